@@ -1,0 +1,40 @@
+"""Stepwell: a three-tier prefix cache for serving language models, in which every decision is a plugin."""
+
+from stepwell.abc.balance import Balancer, Placement, Topology
+from stepwell.abc.codec import Codec, TextStream
+from stepwell.abc.dispatch import Dispatched, Dispatcher
+from stepwell.abc.evict import EvictionPolicy, Segment, take_pages
+from stepwell.abc.prefetch import FetchProgress, PrefetchPolicy
+from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.route import Replica, RoutePolicy
+from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult, TableEdit
+from stepwell.abc.schedule import RunningView, SchedulePolicy, ScheduleView, WaitingView
+from stepwell.abc.sink import Event, PagesRemoved, PagesStored, Sink, TierCleared
+from stepwell.abc.storage import Storage
+from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
+from stepwell.errors import AuditError, ConfigError, PluginError, StepwellError
+from stepwell.markers import hookimpl
+from stepwell.offers import Capability, Check, Context, Finding, NoConfig, Offer
+from stepwell.types import (
+    DONE,
+    MISSING,
+    ArenaView,
+    Cached,
+    Chunked,
+    Done,
+    Failed,
+    Full,
+    GroupSpec,
+    Missing,
+    PageKey,
+    PageResult,
+    PageViews,
+    Sampling,
+    Tier,
+    TokenLogprob,
+    Window,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,0 +1,149 @@
+"""What computes: owns device memory, carries out step plans, answers with tokens and bitmaps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from stepwell.types import ArenaView, GroupSpec, Ids, Sampling, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the rest of the system must know of a model."""
+
+    name: str
+    fingerprint: str
+    """Changes whenever weights or architecture change; part of every namespace."""
+    kv_dtype: str
+    layout: str
+    """Version of the byte order inside a page; part of every namespace."""
+    context: int
+    """Most tokens of prompt and answer together."""
+    vocab: int
+    eos: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request's share of a step: `count` tokens from position `start`."""
+
+    slot: int
+    start: int
+    count: int
+    tokens: bytes | None
+    """int32 bytes of `count` tokens; None: the one token that was last sampled for this slot."""
+    sample: bool
+    """Whether the logits of the last token are sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOpen:
+    """A slot gets a request: before this plan's rows. Its page tables start empty."""
+
+    slot: int
+    sampling: Sampling
+    prompt: bytes
+    """int32 bytes of everything before the first sampled token (penalties look at it)."""
+    generated: int
+    """How many of the last tokens of `prompt` were generated before (a retracted request); seeds count on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEdit:
+    """Pages [first, first + len(pages)) of a slot's table in a group become `pages`; -1: released."""
+
+    slot: int
+    group: int
+    first: int
+    pages: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copies between device and host pages of one group, page `device[i]` with `host[i]`."""
+
+    id: int
+    group: int
+    device: Ids
+    host: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Everything a runner needs for one step; plain data, never changed after launch.
+
+    Order: closes, opens, tables, then saves may start; loads, layer by layer before the layer that reads them; rows.
+    A save reads pages that earlier steps wrote and this one does not write.
+    """
+
+    number: int
+    rows: tuple[Row, ...] = ()
+    opens: tuple[SlotOpen, ...] = ()
+    closes: tuple[int, ...] = ()
+    tables: tuple[TableEdit, ...] = ()
+    loads: tuple[PageCopy, ...] = ()
+    saves: tuple[PageCopy, ...] = ()
+    horizon: int = 1
+    """Every row is a decode row and nothing can change for so many steps; pages for all of them are in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step did."""
+
+    number: int
+    steps: int = 1
+    """Decode steps done, 1 to the plan's horizon."""
+    tokens: tuple[tuple[int, ...], ...] = ()
+    """For each row of the plan the sampled ids: `steps` of them, none where the row does not sample."""
+    logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    """Parallel to `tokens`, where any row asked for them."""
+    copies: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
+    """For each load and save by id: which pages were copied whole. A copy that is not listed failed."""
+    error: str | None = None
+    """The step failed as a whole: no row counts."""
+
+
+class Step(ABC):
+    """A step in flight."""
+
+    @abstractmethod
+    def poll(self) -> StepResult | None:
+        """The result once everything of the step is done, copies included; None before. Never blocks."""
+
+
+class Runner(ABC):
+    """Owns a model's weights and page pools on one rank. Called from one thread.
+
+    Steps complete in launch order. Pages hold K and V of `page_size` tokens of all layers of their group.
+    """
+
+    model: ModelInfo
+    groups: tuple[GroupSpec, ...]
+    preferred_chunk: int
+    """Tokens of prefill a step that this device does well; on a slow device small, so that an abort waits little."""
+    depth: int = 2
+    """Steps that may be in flight."""
+    max_steps: int = 1
+    """Longest horizon it can use."""
+
+    @abstractmethod
+    def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
+        """Allocate pools of `pages[group]` pages and `slots` slots, once. `wake()` is called whenever poll may have news."""
+
+    @abstractmethod
+    def pin(self, arena: ArenaView) -> None:
+        """Make the host arena reachable for copies, once, after `open`."""
+
+    @abstractmethod
+    def launch(self, plan: StepPlan) -> Step:
+        """Start a step and return at once."""
+
+    def budget(self) -> int | None:
+        """Bytes of device memory that page pools may take, where the runner can tell."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - a runner may hold nothing
+        """Release everything; the last call."""

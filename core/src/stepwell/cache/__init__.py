@@ -1,0 +1,1 @@
+"""Which pages hold which prefix on device, host and storage, and who owns them. Page ids and bytes only."""

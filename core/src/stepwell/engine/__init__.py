@@ -1,0 +1,1 @@
+"""The brain, the live shell around it, and what travels between processes."""

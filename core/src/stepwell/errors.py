@@ -1,0 +1,17 @@
+"""The two error families: what the user must mend, and what a plugin did wrong."""
+
+
+class StepwellError(Exception):
+    """Base of every error that Stepwell raises on purpose."""
+
+
+class ConfigError(StepwellError):
+    """A mistake of the user: one sentence with what, where it came from, and what to do. Exit status 2."""
+
+
+class PluginError(StepwellError):
+    """A plugin broke its contract; the message names the plugin and its distribution."""
+
+
+class AuditError(StepwellError):
+    """A page has no owner, two owners, or a count that disagrees with its owners."""

@@ -1,0 +1,91 @@
+"""What a plugin registers: a named factory, the settings it takes, and what it can do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T", covariant=True)
+
+
+class Capability(Enum):
+    """What an offer declares it can do; core and the kits read it, nothing is inferred from a name."""
+
+    ZERO_COPY = "zero-copy"
+    """Storage: reads and writes the arena's memory itself."""
+    PERSISTENT = "persistent"
+    """Storage: pages outlive the process."""
+    SHARED = "shared"
+    """Storage: several processes may use it at once and see each other's pages."""
+    EVICTS = "evicts"
+    """Storage: drops pages by itself when it is full."""
+    GRAPH_SAFE = "graph-safe"
+    """Dispatch: may run inside a captured graph."""
+
+
+class Context(Protocol):
+    """What core hands to every factory."""
+
+    @property
+    def rank(self) -> int:
+        """Rank of this worker in its tensor-parallel group."""
+
+    @property
+    def world(self) -> int:
+        """Size of that group."""
+
+    @property
+    def device(self) -> str:
+        """Torch-style device name, such as `cpu` or `cuda:0`."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Monotonic seconds."""
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger named after the offer."""
+
+    @property
+    def state_dir(self) -> Path:
+        """A folder that the offer may write to."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoConfig:
+    """Settings of an offer that has none."""
+
+
+@dataclass(frozen=True)
+class Offer(Generic[T]):
+    """One concrete piece under the name that a config uses for it.
+
+    `make(config, context)` returns the piece and does the heavy imports. `config` is a frozen dataclass; its
+    fields are the settings. `missing()` answers None where the piece can run on this machine, else one sentence.
+    """
+
+    name: str
+    make: Callable[..., T]
+    config: type = NoConfig
+    missing: Callable[[], str | None] | None = None
+    provides: frozenset[Capability] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `stepwell doctor`: ok, warn or fail, and what to do."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check that `stepwell doctor` runs; `run()` must not raise and should take under a second."""
+
+    name: str
+    run: Callable[[], Finding]

@@ -1,0 +1,1 @@
+"""Requests, budgets and step plans."""
