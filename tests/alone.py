@@ -1,0 +1,37 @@
+"""Run inside an environment that holds one distribution and what it declares: import all of it, ask for its offers."""
+
+import importlib
+import importlib.metadata
+import pkgutil
+import sys
+import tomllib
+from pathlib import Path
+
+
+def modules(folder: Path) -> list[str]:
+    """Every module of the distribution, by dotted name."""
+    found = []
+    for package in sorted((folder / "src").iterdir()):
+        if package.is_dir() and (package / "__init__.py").exists():
+            found += [package.name, *(m.name for m in pkgutil.walk_packages([str(package)], f"{package.name}."))]
+    return [name for name in found if not name.endswith("__main__")]
+
+
+def main(folder: Path) -> int:
+    """Import everything; then the plugin record of this distribution must be ok or unusable with a reason."""
+    for name in modules(folder):
+        if "templates" not in name:
+            importlib.import_module(name)
+    from stepwell.plugins import load
+
+    own = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]
+    records = [record for record in load().records if record.distribution == own]
+    bad = [record for record in records if record.state not in ("ok", "unusable")]
+    for record in bad:
+        print(f"{own}: {record.name} is {record.state}: {record.reason}")
+    print(f"{own}: {len(records)} plugin(s) fine alone" if not bad else f"{own}: broken alone")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
