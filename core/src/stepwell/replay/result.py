@@ -1,0 +1,118 @@
+"""What a replay found, and its machine-readable form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+PERCENTILES = (50, 90, 99, 100)
+
+
+@dataclass(slots=True)
+class Hits:
+    """Prompt tokens, and those that came from a tier."""
+
+    input_tokens: int = 0
+    device: int = 0
+    host: int = 0
+    storage: int = 0
+
+    @property
+    def total(self) -> int:
+        """Hit tokens over all tiers."""
+        return self.device + self.host + self.storage
+
+    @property
+    def share(self) -> float:
+        """Hit tokens over input tokens."""
+        return self.total / self.input_tokens if self.input_tokens else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """The stable fields."""
+        tiers = {"device": self.device, "host": self.host, "storage": self.storage}
+        return {"input_tokens": self.input_tokens, "hit_tokens": tiers, "hit_share": round(self.share, 6)}
+
+
+@dataclass(slots=True)
+class Result:
+    """One replay, whole."""
+
+    all: Hits
+    last_half: Hits
+    requests: int = 0
+    finished: int = 0
+    refused: int = 0
+    output_tokens: int = 0
+    bytes_moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("load", "save", "store", "fetch"), 0))
+    computed_tokens: int = 0
+    """Prompt tokens that were computed, those of retracted requests again."""
+    token_bytes: int = 0
+    gpu_seconds: float = 0.0
+    virtual_s: float = 0.0
+    ttft_s: Sequence[float] = ()
+    latency_s: Sequence[float] = ()
+    at_s: Sequence[float] = ()
+    """Arrival of each finished request, parallel to `ttft_s`."""
+    retractions: int = 0
+    steps: int = 0
+    wall_s: float = 0.0
+    price_per_hour: float | None = None
+    setup: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def gpu_seconds_per_million(self) -> float:
+        """GPU-seconds for a million tokens of input and output."""
+        tokens = self.all.input_tokens + self.output_tokens
+        return self.gpu_seconds / tokens * 1e6 if tokens else 0.0
+
+    @property
+    def money_per_million(self) -> float | None:
+        """Price of a million tokens, where an hour of the device has one."""
+        if self.price_per_hour is None:
+            return None
+        return self.gpu_seconds_per_million / 3600 * self.price_per_hour
+
+    def baseline(self) -> dict[str, int]:
+        """What the same traffic takes with no cache, or with one that moves everything it holds."""
+        every = (self.all.input_tokens + self.output_tokens) * self.token_bytes
+        return {
+            "recomputed_without_cache": self.all.input_tokens * self.token_bytes,
+            "recomputed": self.computed_tokens * self.token_bytes,
+            "moved_if_all_saved_and_loaded": every + self.all.total * self.token_bytes,
+            "moved": sum(self.bytes_moved.values()),
+        }
+
+    def as_json(self) -> dict[str, object]:
+        """The stable fields first; times in seconds, sizes in bytes."""
+        return {
+            "all": self.all.as_json(),
+            "last_half": self.last_half.as_json(),
+            "bytes_moved": dict(self.bytes_moved),
+            "bytes_baseline": self.baseline(),
+            "gpu_seconds": round(self.gpu_seconds, 6),
+            "gpu_seconds_per_million_tokens": round(self.gpu_seconds_per_million, 6),
+            "money_per_million_tokens": self.money_per_million,
+            "requests": self.requests,
+            "finished": self.finished,
+            "refused": self.refused,
+            "retractions": self.retractions,
+            "output_tokens": self.output_tokens,
+            "computed_tokens": self.computed_tokens,
+            "steps": self.steps,
+            "virtual_s": round(self.virtual_s, 6),
+            "ttft_s": percentiles(self.ttft_s),
+            "latency_s": percentiles(self.latency_s),
+            "wall_s": round(self.wall_s, 4),
+            "setup": self.setup,
+        }
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Mean and the usual percentiles; empty where there are no values."""
+    if not len(values):
+        return {}
+    found = np.percentile(np.asarray(values), PERCENTILES)
+    named = {f"p{p}": round(float(v), 6) for p, v in zip(PERCENTILES, found, strict=True)}
+    return {"mean": round(float(np.mean(values)), 6), **named}

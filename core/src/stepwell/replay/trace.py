@@ -1,0 +1,114 @@
+"""Traces of requests, as they were published: Mooncake's block ids, or text with sessions."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from stepwell.errors import ConfigError
+from stepwell.types import TOKEN_BYTES
+
+MOONCAKE_BLOCK = 512
+"""Tokens a hash id stands for in Mooncake's files, which do not say it."""
+
+FIRST_OUTPUT_TOKEN = 1 << 30
+"""Answers get tokens from here on, so that they never look like a prompt's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request of a trace."""
+
+    at: float
+    """Seconds since the first request."""
+    input_length: int
+    output_length: int
+    ids: np.ndarray[tuple[int], np.dtype[np.int32]]
+    """One id a block, the last block may be partial."""
+    block: int
+    """Tokens a block."""
+
+    def tokens(self) -> bytes:
+        """The prompt as int32 bytes: every token of a block is its id, so equal blocks are equal bytes."""
+        return np.repeat(self.ids, self.block)[: self.input_length].tobytes()
+
+    def block_tokens(self, count: int) -> int:
+        """Tokens in the first `count` blocks."""
+        return min(count * self.block, self.input_length)
+
+
+class _MooncakeLine(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+
+
+class _TextLine(msgspec.Struct):
+    timestamp: float
+    input: str
+    output: str
+    session_id: str = ""
+
+
+Line = TypeVar("Line", _MooncakeLine, _TextLine)
+
+
+def load(path: Path, *, block: int = MOONCAKE_BLOCK, limit: int | None = None) -> list[Arrival]:
+    """Read a trace, plain or gzipped, in order of arrival. ConfigError names the file, the line and what is wrong."""
+    lines = list(_lines(path))
+    if not lines:
+        raise ConfigError(f"{path}: the trace holds no request")
+    parse = _mooncake if b'"hash_ids"' in lines[0][1] else _text
+    arrivals = [parse(path, number, raw, block) for number, raw in lines[:limit]]
+    start = min(arrival.at for arrival in arrivals)
+    moved = [Arrival(a.at - start, a.input_length, a.output_length, a.ids, a.block) for a in arrivals]
+    return sorted(moved, key=lambda arrival: arrival.at)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                if raw.strip():
+                    yield number, raw
+    except OSError as error:
+        raise ConfigError(f"{path}: the trace cannot be read ({error.strerror or error})") from error
+
+
+def _mooncake(path: Path, number: int, raw: bytes, block: int) -> Arrival:
+    line = _decode(path, number, raw, _MooncakeLine)
+    ids = np.asarray(line.hash_ids, dtype=np.int64)
+    blocks = -(-line.input_length // block)
+    if line.input_length < 1 or len(ids) != blocks:
+        raise ConfigError(
+            f"{path}, line {number}: {line.input_length} input tokens are {blocks} blocks of {block} tokens, "
+            f"but there are {len(ids)} hash_ids; does --block-tokens fit this trace?"
+        )
+    if len(ids) and (ids.min() < 0 or ids.max() >= FIRST_OUTPUT_TOKEN):
+        raise ConfigError(f"{path}, line {number}: a hash id is outside 0 to {FIRST_OUTPUT_TOKEN - 1}")
+    return Arrival(line.timestamp / 1e3, line.input_length, max(1, line.output_length), ids.astype(np.int32), block)
+
+
+def _text(path: Path, number: int, raw: bytes, block: int) -> Arrival:
+    """Four bytes of UTF-8 are one token: close to what tokenizers reach, and equal prefixes stay equal."""
+    line = _decode(path, number, raw, _TextLine)
+    data = line.input.encode(errors="replace")
+    data += b"\0" * (-len(data) % TOKEN_BYTES)
+    ids = np.frombuffer(data or b"\0" * TOKEN_BYTES, dtype=np.int32)
+    outputs = max(1, -(-len(line.output.encode(errors="replace")) // TOKEN_BYTES))
+    return Arrival(line.timestamp / 1e6, len(ids), outputs, ids, 1)
+
+
+def _decode(path: Path, number: int, raw: bytes, kind: type[Line]) -> Line:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}, line {number}: not a request of a known trace format ({error})") from error
