@@ -1,0 +1,312 @@
+"""The front end's side of an engine that runs in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Protocol, Self
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from stepwell.engine import wire
+from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.errors import ConfigError, StepwellError
+from stepwell.schedule.request import Request
+
+MANY = 100_000
+"""Messages that may queue up on a connection before the other side counts as dead."""
+
+
+class EngineLost(StepwellError):
+    """The engine ended or went silent before it answered."""
+
+
+class Outputs(AsyncIterator[Output]):
+    """The outputs of one request; the last has a `finish`. Close it when you stop reading early: that aborts."""
+
+    def __init__(self, rid: str, abort: Callable[[str], None]) -> None:
+        self.rid = rid
+        self._abort = abort
+        self._queue: asyncio.Queue[Output] = asyncio.Queue()
+        self._put = False
+        self._done = False
+
+    def put(self, output: Output) -> None:
+        """Append an output; what comes after the last one is dropped."""
+        if not self._put:
+            self._put = output.finish is not None
+            self._queue.put_nowait(output)
+
+    async def __anext__(self) -> Output:
+        if self._done:
+            raise StopAsyncIteration
+        output = await self._queue.get()
+        self._done = output.finish is not None
+        return output
+
+    def close(self) -> None:
+        """Abort the request unless it has ended."""
+        if not self._put:
+            self._abort(self.rid)
+        self._put = self._done = True
+
+    async def aclose(self) -> None:
+        """The same, for `contextlib.aclosing`."""
+        self.close()
+
+
+class Client(Protocol):
+    """What a front end needs of an engine, wherever it runs."""
+
+    @property
+    def hello(self) -> Hello: ...
+    @property
+    def last_pulse(self) -> Pulse | None: ...
+    def alive(self, within_s: float = 1.5) -> bool: ...
+    async def submit(self, request: Request) -> Outputs: ...
+    async def abort(self, rid: str, finish: str = "abort") -> None: ...
+    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]: ...
+    async def close(self) -> None: ...
+
+
+class EngineClient:
+    """A connection to an engine. Survives the engine's restart: requests in flight end with an error, new ones work.
+
+    Belongs to the event loop in which `connect` was awaited.
+    """
+
+    def __init__(self, address: str, *, silent_s: float, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._silent_s = silent_s
+        self._log = logging.getLogger("stepwell.client")
+        self._context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, uuid.uuid4().bytes)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)  # what was meant for a dead engine must not reach its successor
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.set_hwm(MANY)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(address)
+        self._out: asyncio.Queue[wire.FromFront] = asyncio.Queue()
+        self._answers: dict[str, Outputs] = {}
+        self._replies: dict[int, asyncio.Future[dict[str, object]]] = {}
+        self._ids = itertools.count(1)
+        self._hello: Hello | None = None
+        self._joined: asyncio.Event = asyncio.Event()
+        self._instance = ""
+        self._heard = -float("inf")
+        self._why = "the engine has not started yet"
+        self._last_pulse: Pulse | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.restarts = 0
+        """How often the engine was lost so far."""
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        plugins: str,
+        timeout_s: float = 600.0,
+        silent_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Join the engine at `address` and wait until it can serve.
+
+        `plugins`: digest of the plugins in this process, which must be the engine's. An engine that is not heard for
+        `silent_s` counts as lost. Raises ConfigError where they do not fit together, EngineLost after `timeout_s`.
+        """
+        client = cls(address, silent_s=silent_s, clock=clock)
+        client._tasks = [
+            asyncio.create_task(run()) for run in (client._send, client._receive, client._watch, client._keep)
+        ]
+        try:
+            await asyncio.wait_for(client._joined.wait(), timeout_s)
+            client._fit(plugins)
+        except TimeoutError:
+            await client.close()
+            raise EngineLost(f"no engine answered at {address} within {timeout_s:g} s") from None
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def hello(self) -> Hello:
+        """What the engine said of itself when it was last joined."""
+        assert self._hello is not None, "connect() returns only after the engine said hello"
+        return self._hello
+
+    @property
+    def last_pulse(self) -> Pulse | None:
+        """The engine's latest sign of life; None before the first."""
+        return self._last_pulse
+
+    @property
+    def why_down(self) -> str:
+        """Why the engine does not serve, in a sentence; empty while it does."""
+        if not self._joined.is_set():
+            return self._why
+        silent = self._clock() - self._heard
+        return "" if silent < self._silent_s else f"the engine has been silent for {silent:.1f} s"
+
+    def alive(self, within_s: float = 1.5) -> bool:
+        """Whether the serving loop itself was heard in the last `within_s` seconds."""
+        return self._joined.is_set() and self._clock() - self._heard <= within_s
+
+    async def submit(self, request: Request) -> Outputs:
+        """Send a request; its outputs come from the iterator. Never raises: an engine that is down is an output too."""
+        outputs = Outputs(request.rid, self._abort)
+        if not self._joined.is_set():
+            outputs.put(Output(request.rid, finish="error", error=self._why))
+        elif request.rid in self._answers:
+            outputs.put(Output(request.rid, finish="refused", error=f"a request {request.rid!r} is in flight already"))
+        else:
+            self._answers[request.rid] = outputs
+            self._out.put_nowait(Submit(request))
+        return outputs
+
+    async def abort(self, rid: str, finish: str = "abort") -> None:
+        """End a request; its last output still comes, with this `finish`."""
+        if rid in self._answers:
+            self._out.put_nowait(Abort(rid, finish))
+
+    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]:
+        """Ask for `flush`, `stats`, `drain` or `audit`. Raises EngineLost, or StepwellError as the engine puts it."""
+        if not self._joined.is_set():
+            raise EngineLost(self._why)
+        id = next(self._ids)
+        reply = self._replies[id] = asyncio.get_running_loop().create_future()
+        self._out.put_nowait(Control(id, verb))
+        try:
+            return await asyncio.wait_for(reply, timeout_s)
+        except TimeoutError:
+            raise EngineLost(f"the engine did not answer {verb!r} within {timeout_s:g} s") from None
+        finally:
+            self._replies.pop(id, None)
+
+    async def close(self) -> None:
+        """Leave. Whatever is still in flight is aborted and ends with an error."""
+        self._lose("this front end closed its connection")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(zmq.ZMQError, TimeoutError):
+            await asyncio.wait_for(self._socket.send(wire.encode([wire.Leave()])), 0.1)
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    # --- tasks -------------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        while True:
+            batch = [await self._out.get()]
+            while not self._out.empty():
+                batch.append(self._out.get_nowait())
+            await self._socket.send(wire.encode(batch))
+
+    async def _receive(self) -> None:
+        while True:
+            frame = await self._socket.recv()
+            try:
+                messages = wire.from_back(frame)
+            except msgspec.DecodeError as error:
+                self._log.error("a message of the engine cannot be read: %s", error)
+                self._lose("the engine speaks another version of the protocol")
+                continue
+            for message in messages:
+                self._take(message)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._monitor.recv_multipart()
+            if self._joined.is_set():
+                self._lose("the engine's process ended")
+
+    async def _keep(self) -> None:
+        while True:
+            if not self._joined.is_set():
+                if self._out.empty():
+                    self._out.put_nowait(wire.Join())
+            elif self._clock() - self._heard > self._silent_s:
+                self._lose(f"the engine was silent for {self._silent_s:g} s")
+            else:
+                self._out.put_nowait(wire.Beat())
+            await asyncio.sleep(wire.BEAT_S if self._joined.is_set() else wire.BEAT_S / 5)
+
+    # --- states ------------------------------------------------------------------------------------------------
+
+    def _take(self, message: wire.FromBack) -> None:
+        match message:
+            case Output(rid=rid, finish=finish):
+                outputs = self._answers.get(rid) if finish is None else self._answers.pop(rid, None)
+                if outputs is not None:
+                    outputs.put(message)
+            case Pulse():
+                self._last_pulse, self._heard = message, self._clock()
+            case Reply(id=id):
+                self._resolve(id, message)
+            case wire.Welcome(instance=instance, hello=hello):
+                self._welcome(instance, hello)
+            case wire.Stranger():
+                if self._joined.is_set():
+                    self._lose("the engine was restarted")
+            case wire.Ended(why=why):
+                self._lose(why)
+
+    def _resolve(self, id: int, reply: Reply) -> None:
+        future = self._replies.pop(id, None)
+        if future is None or future.done():
+            return
+        if reply.error is None:
+            future.set_result(reply.value)
+        else:
+            future.set_exception(StepwellError(reply.error))
+
+    def _welcome(self, instance: str, hello: Hello) -> None:
+        if instance == self._instance and self._joined.is_set():
+            return  # the answer to a second Join
+        if self._joined.is_set():
+            self._lose("the engine was restarted")
+        if self._hello is not None and hello.plugins != self._hello.plugins:
+            self._why = "the engine came back with other plugins than this front end has"
+            return
+        self._instance, self._hello, self._heard = instance, hello, self._clock()
+        self._joined.set()
+
+    def _lose(self, why: str) -> None:
+        """The engine is gone: nothing that it was asked will be answered."""
+        if self._joined.is_set():
+            self.restarts += 1
+        self._joined.clear()
+        self._why = why
+        while not self._out.empty():
+            self._out.get_nowait()
+        answers, self._answers = self._answers, {}
+        for rid, outputs in answers.items():
+            outputs.put(Output(rid, finish="error", error=why))
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            if not reply.done():
+                reply.set_exception(EngineLost(why))
+
+    def _abort(self, rid: str) -> None:
+        if self._answers.pop(rid, None) is not None:
+            self._out.put_nowait(Abort(rid))
+
+    def _fit(self, plugins: str) -> None:
+        if self.hello.plugins != plugins:
+            raise ConfigError(
+                "engine and front end found different plugins: start both from the same environment with the same "
+                f"STEPWELL_DISABLE (digests {self.hello.plugins[:12]} and {plugins[:12]})"
+            )

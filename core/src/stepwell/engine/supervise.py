@@ -1,0 +1,288 @@
+"""Child processes: start them in order, notice when one dies, restart it or stop, leave none behind.
+
+A child says over a pipe that it can serve, or in one sentence why it cannot; a child that dies silently is told from
+that by the pipe's end. The other way round, a child ends when its parent does, however that went.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType
+
+import msgspec
+
+from stepwell.errors import ConfigError, StepwellError
+
+PR_SET_PDEATHSIG = 1
+
+
+class ChildFailed(StepwellError):
+    """A child ended, or could not start, and is not to be started again."""
+
+
+# --- in the child ------------------------------------------------------------------------------------------------
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a child says once: nothing where it can serve, else why not."""
+
+    error: str | None = None
+    config: bool = False
+    """The user has to mend something; a restart cannot help."""
+
+
+class Lifeline:
+    """A child's end of the pipe to its parent."""
+
+    def __init__(self, fd: int, parent: int) -> None:
+        """Tie this process to its parent; made first thing in the child. `fd` -1: nobody waits for a report."""
+        self._fd = fd
+        if parent:
+            die_with(parent)
+
+    def ready(self) -> None:
+        """Say that this process can serve."""
+        self._say(Report())
+
+    def failed(self, error: Exception) -> int:
+        """Say why it cannot, and answer the exit status to end with."""
+        config = isinstance(error, ConfigError)
+        text = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
+        self._say(Report(text, config))
+        return 2 if config else 1
+
+    def _say(self, report: Report) -> None:
+        if self._fd < 0:
+            return
+        with os.fdopen(self._fd, "wb") as pipe:
+            pipe.write(msgspec.json.encode(report))
+        self._fd = -1
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when the process `parent`, its parent, ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_outlive_not, args=(parent,), daemon=True, name="parent").start()
+    if os.getppid() != parent:  # it ended before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _outlive_not(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- in the parent -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process to keep: `argv` gets `--ready-fd N --parent PID` appended, for a Lifeline."""
+
+    name: str
+    argv: Sequence[str]
+    restart: bool = True
+    """Start it again when it dies; otherwise its end is the end of all."""
+    env: Mapping[str, str] | None = None
+
+
+@dataclass
+class _Running:
+    child: Child
+    process: subprocess.Popen[bytes]
+    report: int
+    starts: list[float] = field(default_factory=list)
+
+
+class Supervisor:
+    """Keeps children running. All calls from one thread, the main one; children end when that thread does."""
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        *,
+        start_s: float = 900.0,
+        grace_s: float = 30.0,
+        restarts: int = 5,
+        window_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`start_s`: until a child must be ready; `grace_s`: to end in peace; `restarts`: at most, in `window_s`."""
+        self._children = tuple(children)
+        self._start_s, self._grace_s = start_s, grace_s
+        self._restarts, self._window_s = restarts, window_s
+        self._clock = clock
+        self._log = logging.getLogger("stepwell.supervisor")
+        self._running: list[_Running] = []
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._stop: str | None = None
+        self._hurry = False
+        self.restarted = 0
+        """Restarts so far."""
+
+    def run(self) -> int:
+        """Start all, watch until a signal or a death that ends it, stop all. Answers the exit status.
+
+        Raises ConfigError where the first start of a child fails by the user's mistake, ChildFailed where it fails
+        otherwise or a child cannot be kept running.
+        """
+        before = {which: signal.signal(which, self._signal) for which in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self.start()
+            while self._stop is None:
+                self.watch(0.5)
+            self._log.info("stopping: %s", self._stop)
+            return 0
+        finally:
+            self.stop()
+            for which, handler in before.items():
+                signal.signal(which, handler)
+
+    def start(self) -> None:
+        """Start the children one after another, each once the one before can serve."""
+        try:
+            for child in self._children:
+                self._running.append(self._launch(child))
+                self._await_ready(self._running[-1])
+                if self._stop is not None:
+                    return
+        except BaseException:
+            self.stop()
+            raise
+
+    def watch(self, wait_s: float) -> None:
+        """Wait a while; restart what died meanwhile. Raises ChildFailed for what must not be restarted."""
+        self._sleep(wait_s)
+        for running in self._running:
+            if self._stop is None and running.process.poll() is not None:
+                self._revive(running)
+
+    def stop(self) -> None:
+        """End all children, the last started first: ask, wait for `grace_s` over all, kill."""
+        deadline = self._clock() + self._grace_s
+        for running in reversed(self._running):
+            if running.process.poll() is None:
+                running.process.terminate()
+            while running.process.poll() is None and self._clock() < deadline and not self._hurry:
+                self._sleep(0.05)
+            if running.process.poll() is None:
+                self._log.warning("%s did not end in time and is killed", running.child.name)
+                running.process.kill()
+                running.process.wait()
+            self._close_report(running)
+        self._running.clear()
+
+    def pid(self, name: str) -> int:
+        """Process id of a child."""
+        return next(running.process.pid for running in self._running if running.child.name == name)
+
+    def request_stop(self, why: str) -> None:
+        """Let `run` return soon; safe from signal handlers and other threads. A second time: kill instead of asking."""
+        self._hurry = self._stop is not None
+        self._stop = why
+        self._wake()
+
+    # --- one child ---------------------------------------------------------------------------------------------
+
+    def _launch(self, child: Child) -> _Running:
+        read, write = os.pipe()
+        argv = [*child.argv, "--ready-fd", str(write), "--parent", str(os.getpid())]
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the children in order.
+            process = subprocess.Popen(argv, pass_fds=(write,), env=child.env, start_new_session=True)
+        except OSError as error:
+            os.close(read)
+            raise ChildFailed(f"{child.name} cannot be started: {error}") from None
+        finally:
+            os.close(write)
+        return _Running(child, process, read, [self._clock()])
+
+    def _await_ready(self, running: _Running) -> None:
+        deadline = self._clock() + self._start_s
+        said = b""
+        while self._stop is None:
+            readable = self._sleep(min(0.5, max(0.0, deadline - self._clock())), running.report)
+            if readable:
+                chunk = os.read(running.report, 65536)
+                said += chunk
+                if not chunk:
+                    break
+            elif self._clock() >= deadline:
+                raise ChildFailed(f"{running.child.name} was not ready within {self._start_s:g} s")
+        if self._stop is not None:
+            return
+        self._close_report(running)
+        if not said:
+            raise ChildFailed(f"{running.child.name} {_ending(running.process.wait())} before it was ready")
+        report = msgspec.json.decode(said, type=Report)
+        if report.error is not None:
+            raise ConfigError(report.error) if report.config else ChildFailed(f"{running.child.name}: {report.error}")
+
+    def _revive(self, running: _Running) -> None:
+        child, ending = running.child, _ending(running.process.returncode)
+        if not child.restart:
+            raise ChildFailed(f"{child.name} {ending}")
+        while self._stop is None:
+            now = self._clock()
+            running.starts = [at for at in running.starts if now - at < self._window_s]
+            if len(running.starts) > self._restarts:
+                raise ChildFailed(
+                    f"{child.name} {ending} and was restarted {self._restarts} times in {self._window_s:g} s"
+                )
+            self._log.error("%s %s; restarting it", child.name, ending)
+            self._sleep(min(5.0, 0.1 * 2 ** len(running.starts)))
+            if self._stop is not None:
+                return
+            fresh = self._launch(child)
+            running.process, running.report = fresh.process, fresh.report
+            running.starts += fresh.starts
+            self.restarted += 1
+            try:
+                self._await_ready(running)
+                return
+            except ChildFailed as error:
+                ending = f"failed again ({error})"
+                running.process.kill()
+                running.process.wait()
+                self._close_report(running)
+
+    def _close_report(self, running: _Running) -> None:
+        if running.report >= 0:
+            os.close(running.report)
+            running.report = -1
+
+    # --- waking ------------------------------------------------------------------------------------------------
+
+    def _signal(self, number: int, frame: FrameType | None) -> None:
+        self.request_stop(signal.Signals(number).name)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # full: it is awake already
+            os.write(self._wake_write, b"!")
+
+    def _sleep(self, wait_s: float, fd: int = -1) -> bool:
+        """Wait for a wake-up or for `fd`; answers whether `fd` has something."""
+        watched = [self._wake_read] if fd < 0 else [self._wake_read, fd]
+        readable, _, _ = select.select(watched, [], [], wait_s)
+        if self._wake_read in readable:
+            os.read(self._wake_read, 4096)
+        return fd in readable
+
+
+def _ending(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
