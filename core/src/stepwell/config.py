@@ -1,0 +1,331 @@
+"""Settings with their origin: dataclass defaults < TOML < environment < `--set` < arguments.
+
+Whoever needs a section binds it to a frozen dataclass; what nobody binds is an error at `finish`. This is the only
+file that reads the environment, and only what it is given of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from stepwell.coerce import Misfit, Secret, Text, build
+from stepwell.errors import ConfigError
+from stepwell.offers import Offer
+from stepwell.plugins import Registry, load
+from stepwell.settings import CORE_SECTIONS, SECTIONS
+from stepwell.sources import (
+    DISABLE,
+    PLUGINS,
+    At,
+    FromEnv,
+    Origin,
+    Setting,
+    Settings,
+    from_arguments,
+    from_environment,
+    from_sets,
+    from_toml,
+    merge,
+)
+from stepwell.suggest import meant
+
+__all__ = ["Chosen", "Config", "Origin", "Secret", "Shown"]
+
+T = TypeVar("T")
+DEFAULT = Origin("default")
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The offer that a section uses, its settings, and who said so."""
+
+    section: str
+    offer: Offer[Any]
+    settings: Any
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of `stepwell config show`."""
+
+    section: str
+    key: str
+    value: str
+    origin: str
+
+
+class Config:
+    """All settings of one start. Made by `load`; consumed section by section with `bind` and `choose`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sections: Mapping[str, Origin],
+        environment: Mapping[str, str],
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.notes = list(notes)
+        """Sentences for the startup summary: what was ignored, rounded or chosen, and why."""
+        self._settings = settings
+        self._sections = dict(sections)
+        self._environment = environment
+        self._bound: dict[str, list[object]] = {}
+        self._choices: dict[str, tuple[str, Origin]] = {}
+        self._registry: Registry | None = None
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | None,
+        env: Mapping[str, str],
+        sets: Sequence[str] = (),
+        extra: Mapping[str, object] | None = None,
+    ) -> Config:
+        """Read every source. Nothing is judged yet but syntax."""
+        settings, sections = from_toml(Path(path)) if path is not None else ({}, {})
+        for source in (from_environment(env, SECTIONS), from_sets(sets), from_arguments(extra or {})):
+            merge(settings, source)
+        for at, setting in settings.items():
+            sections.setdefault(at[0], setting.origin)
+        return cls(settings, sections, env)
+
+    # --- plugins ---
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Plugins switched off: by $STEPWELL_DISABLE and by `stepwell plugin disable`."""
+        return _names(self._environment.get(DISABLE, "")) | disabled_by_file(self._environment)
+
+    @property
+    def only(self) -> frozenset[str] | None:
+        """The only plugins to load beside core's own, by $STEPWELL_PLUGINS; None: all."""
+        text = self._environment.get(PLUGINS)
+        return None if text is None else _names(text)
+
+    def load_plugins(self, distributions: Iterable[importlib.metadata.Distribution] | None = None) -> Registry:
+        """Load the plugins that this config does not switch off."""
+        return load(disable=self.disabled, only=self.only, distributions=distributions)
+
+    @property
+    def cache_dir(self) -> Path:
+        """The user's cache folder for Stepwell; ConfigError where there is no home to have one in."""
+        env = self._environment
+        base = env.get("XDG_CACHE_HOME") or (str(Path(env["HOME"]) / ".cache") if env.get("HOME") else "")
+        if not base:
+            raise ConfigError("engine.state_dir is not set, and neither is $HOME to choose one")
+        return Path(base) / "stepwell"
+
+    # --- reading ---
+
+    def has(self, section: str) -> bool:
+        """Whether any source mentions the section."""
+        return section in self._sections
+
+    def origin(self, section: str, key: str | None = None) -> Origin:
+        """Where a value, or the section, was written."""
+        if key is None:
+            return self._sections.get(section, DEFAULT)
+        return next((s.origin for at, s in self._settings.items() if at[:2] == (section, key)), DEFAULT)
+
+    def error(self, section: str, key: str, why: str) -> ConfigError:
+        """An error about one setting, with its origin: `section.key (origin): why`."""
+        return ConfigError(f"{self._place(section, (key,))}: {why}")
+
+    def bind(self, section: str, cls: type[T]) -> T:
+        """The section as a frozen dataclass; ConfigError for a key it does not know or a value it cannot take."""
+        inside = self._inside(section)
+        try:
+            value = build(cls, _nested({at: self._resolved(section, at, one.value) for at, one in inside.items()}))
+        except Misfit as why:
+            raise self._misfit(section, why) from why.__cause__
+        self._bound.setdefault(section, []).append(value)
+        return value
+
+    def adjust(self, section: str, value: object, notes: Sequence[str]) -> None:
+        """What a section comes to after rounding, for `shown`, and why."""
+        self._bound[section] = [value]
+        self.notes += notes
+
+    def use(self, section: str, default: str) -> str:
+        """The name of the offer that the section chooses."""
+        setting = self._settings.get((section, "use"))
+        if setting is None:
+            return default
+        if not isinstance(setting.value, str):
+            raise self.error(section, "use", f"{setting.value!r} is not of type str")
+        return str(setting.value)
+
+    @overload
+    def choose(self, section: str, kind: str, registry: Registry, default: str) -> Chosen: ...
+    @overload
+    def choose(self, section: str, kind: str, registry: Registry, default: None = None) -> Chosen | None: ...
+    def choose(self, section: str, kind: str, registry: Registry, default: str | None = None) -> Chosen | None:
+        """The offer that the section uses, with its settings bound.
+
+        Without a default a section that nobody mentions chooses nothing: None.
+        """
+        self._registry = registry
+        name = self.use(section, default or "")
+        if not name:
+            if self.has(section):
+                have = ", ".join(registry.offers(kind)) or "none"
+                raise ConfigError(f"{section}.use is required and not set; have {have}")
+            return None
+        origin = self.origin(section, "use")
+        if why := registry.why_not(kind, name):
+            raise ConfigError(f"{section}.use = {name!r} ({origin}): {why}")
+        offer = registry.offer(kind, name)
+        self._choices[section] = name, origin
+        return Chosen(section, offer, self.bind(section, offer.config), origin)
+
+    def choose_runner(self, registry: Registry) -> Chosen:
+        """The runner: as the config says; unset, the only one beside `sim`; `auto` falls back to `sim` with a note."""
+        asked = self.use("runner", "")
+        if asked not in ("", AUTO):
+            return self.choose("runner", "runner", registry, asked)
+        usable = [name for name in registry.offers("runner") if registry.why_not("runner", name) is None]
+        real = [name for name in usable if name != "sim"]
+        if len(real) > 1 or (not real and not asked):
+            blame = "".join(f"; {text}" for text in registry.warnings())
+            raise ConfigError(f"runner.use is required and not set; have {', '.join(usable) or 'none'}{blame}")
+        name = real[0] if real else "sim"
+        self._settings["runner", "use"] = Setting(name, Origin("chosen automatically"))
+        self.notes.append(f"runner.use = {name!r} was chosen automatically")
+        return self.choose("runner", "runner", registry, name)
+
+    def finish(self, registry: Registry | None = None) -> None:
+        """Every section has to have been read by somebody: ConfigError for one that no part knows.
+
+        A known section that this start does not use, and one of a plugin that is not loaded, is a note.
+        """
+        registry = registry or self._registry
+        for section, origin in self._sections.items():
+            if section in self._bound:
+                continue
+            record = registry.record(section) if registry else None
+            if record and not record.loaded:
+                self.notes.append(f"[{section}] ({origin}) is ignored: {record.sentence}")
+            elif record or section in SECTIONS:
+                self.notes.append(f"[{section}] ({origin}) is ignored: nothing here uses it")
+            else:
+                raise ConfigError(f"{section} ({origin}): no such section{meant(section, self._known_sections())}")
+
+    def shown(self) -> list[Shown]:
+        """Every setting with its value and origin: of bound sections all, of others what was written."""
+        lines: list[Shown] = []
+        for section in sorted({*self._bound, *self._sections}, key=_rank):
+            if section in self._choices:
+                name, origin = self._choices[section]
+                lines.append(Shown(section, "use", repr(name), str(origin)))
+            lines += self._shown_bound(section) if section in self._bound else self._shown_raw(section)
+        return lines
+
+    # --- inside ---
+
+    def _inside(self, section: str) -> Settings:
+        return {at[1:]: one for at, one in self._settings.items() if at[0] == section and at[1:] != ("use",)}
+
+    def _resolved(self, section: str, at: At, value: object) -> object:
+        if not isinstance(value, FromEnv):
+            return value
+        if value.name not in self._environment:
+            raise ConfigError(f"{self._place(section, at)}: the variable ${value.name} is not set")
+        return Secret(self._environment[value.name])
+
+    def _misfit(self, section: str, why: Misfit) -> ConfigError:
+        if not why.at or why.why.startswith(" "):
+            return ConfigError(f"{'.'.join((section, *why.at))}{why.why}")
+        if why.why.startswith(": no such setting") and "did you mean" not in why.why:
+            elsewhere = self._elsewhere(section, why.at[-1])
+            if elsewhere:
+                return ConfigError(f"{self._place(section, why.at)}: no such setting; did you mean {elsewhere}?")
+        return ConfigError(f"{self._place(section, why.at)}{why.why}")
+
+    def _elsewhere(self, section: str, key: str) -> str | None:
+        """The section that does have such a key."""
+        known = {name: {field.name for field in dataclasses.fields(cls)} for name, cls in CORE_SECTIONS.items()}
+        for name, values in self._bound.items():
+            fields = [field.name for value in values for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+            known.setdefault(name, set()).update(fields)
+        return next((f"{name}.{key}" for name, keys in known.items() if name != section and key in keys), None)
+
+    def _place(self, section: str, at: At) -> str:
+        path = (section, *at)
+        origin = next((one.origin for full, one in self._settings.items() if full[: len(path)] == path), None)
+        return ".".join(path) + (f" ({origin})" if origin else "")
+
+    def _known_sections(self) -> list[str]:
+        return [*SECTIONS, *self._bound]
+
+    def _shown_bound(self, section: str) -> list[Shown]:
+        """Every field: as it was written where it is a table or a secret, else the value in effect."""
+        values = {
+            field.name: getattr(value, field.name)
+            for value in self._bound[section]
+            for field in dataclasses.fields(value)  # type: ignore[arg-type]
+        }
+        written = [line for line in self._shown_raw(section) if line.key != "use"]
+        lines = [
+            line
+            if line.key not in values or line.value.startswith("{ env")
+            else replace(line, value=repr(values[line.key]))
+            for line in written
+        ]
+        tops = {line.key.partition(".")[0] for line in written}
+        return lines + [Shown(section, key, repr(v), str(DEFAULT)) for key, v in values.items() if key not in tops]
+
+    def _shown_raw(self, section: str) -> list[Shown]:
+        return [
+            Shown(section, ".".join(at[1:]), _printed(one.value), str(one.origin))
+            for at, one in sorted(self._settings.items())
+            if at[0] == section
+        ]
+
+
+def _printed(value: object) -> str:
+    return str(value) if isinstance(value, (FromEnv, Text)) else repr(value)
+
+
+def _rank(section: str) -> tuple[int, str]:
+    return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), section)
+
+
+def _nested(flat: Mapping[At, object]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for at, value in flat.items():
+        inner = table
+        for part in at[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[at[-1]] = value
+    return table
+
+
+# --- plugins that were switched off ---
+
+
+def disabled_file(env: Mapping[str, str]) -> Path | None:
+    """Where `stepwell plugin disable` writes; None where the user has no home."""
+    base = env.get("XDG_CONFIG_HOME") or (str(Path(env["HOME"]) / ".config") if env.get("HOME") else "")
+    return Path(base) / "stepwell" / "disabled" if base else None
+
+
+def disabled_by_file(env: Mapping[str, str]) -> frozenset[str]:
+    """The plugins that file names, one a line."""
+    path = disabled_file(env)
+    try:
+        return _names(path.read_text(encoding="utf-8")) if path else frozenset()
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read which plugins are disabled: {error.strerror}") from error
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.replace(",", " ").split())

@@ -1,0 +1,161 @@
+"""Core's own sections of the config, and what has to hold between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """The `[cache]` table: pages and how many of them device and host hold."""
+
+    page_size: int = 16
+    """Tokens a page."""
+    device_pages: int | None = None
+    """Pages in device memory, for each group; unset: `device_gib`, else what the runner finds free."""
+    device_gib: float | None = None
+    """Device memory for pages of all groups together."""
+    host_pages: int | None = None
+    """Pages in host memory, for each group; 0: no host tier. Unset: as `host_gib` says."""
+    host_gib: float | None = None
+    """Host memory for pages of all groups together; 0 or unset: no host tier."""
+    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What one attention group differs in: `[cache.groups.NAME]` with `device_pages` and `host_pages`."""
+    save_pages_per_step: int = 256
+    """Most pages copied from device to host in one step."""
+    load_pages_per_step: int = 4096
+    """Most pages copied from host to device in one step."""
+
+    def __post_init__(self) -> None:
+        at_least("page_size", self.page_size, 1)
+        at_least("device_pages", self.device_pages, 1)
+        above_zero("device_gib", self.device_gib)
+        at_least("host_pages", self.host_pages, 0)
+        at_least("host_gib", self.host_gib, 0)
+        at_least("save_pages_per_step", self.save_pages_per_step, 1)
+        at_least("load_pages_per_step", self.load_pages_per_step, 1)
+        one_of_two("device_pages", self.device_pages, "device_gib", self.device_gib)
+        one_of_two("host_pages", self.host_pages, "host_gib", self.host_gib)
+        for name, group in self.groups.items():
+            for key, value in group.items():
+                if key not in ("device_pages", "host_pages"):
+                    raise ValueError(f"groups: {name}.{key} is no such setting; have device_pages, host_pages")
+                at_least("groups", value, 1 if key == "device_pages" else 0, f"{name}.{key} = {value}")
+
+    @property
+    def host(self) -> bool:
+        """Whether there is a host tier."""
+        own = any(group.get("host_pages", 0) for group in self.groups.values())
+        return bool(self.host_pages or self.host_gib or own)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The `[engine]` table: what is computed together, and how much may wait."""
+
+    max_prefill_tokens: int = 16384
+    """Most prompt tokens computed in one step."""
+    chunk: int | None = None
+    """Tokens of one prompt computed in one step; unset: what the runner prefers."""
+    max_running: int = 64
+    """Requests that hold pages at once."""
+    max_waiting: int = 4096
+    """Requests that may queue; further ones are refused."""
+    drain_s: float = 30.0
+    """Seconds that running requests get to finish when the engine stops."""
+    state_dir: Path | None = None
+    """A folder that plugins may write to; unset: `stepwell` in the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_prefill_tokens", "chunk", "max_running", "max_waiting"):
+            at_least(name, getattr(self, name), 1)
+        at_least("drain_s", self.drain_s, 0)
+
+    def in_pages(self, page_size: int) -> tuple[EngineSettings, list[str]]:
+        """With both prefill limits rounded up to whole pages, and a note for each that was."""
+        changed: dict[str, int] = {}
+        notes = []
+        for name in ("max_prefill_tokens", "chunk"):
+            value = getattr(self, name)
+            if value is not None and value % page_size:
+                changed[name] = -(-value // page_size) * page_size
+                text = f"engine.{name}: {value} is not a multiple of cache.page_size = {page_size}"
+                notes.append(f"{text}; {changed[name]} is used")
+        return replace(self, **changed) if changed else self, notes
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """The `[tiers]` table: how storage is used, whichever it is."""
+
+    io_threads: int = 4
+    """Threads that call the storage backend."""
+    timeout_s: float = 10.0
+    """Seconds after which a call counts as failed; its pages stay with it until it returns."""
+    retries: int = 2
+    """Further tries for a page that could not be written."""
+    breaker_failures: int = 5
+    """Failures in a row after which storage is left alone for `breaker_s`."""
+    breaker_s: float = 10.0
+    """Seconds until one call tries whether storage works again."""
+    fetch_pages: int = 4096
+    """Most pages on their way from storage at once."""
+    stuck_calls: int = 8
+    """Calls beyond their deadline at which no new one is started."""
+
+    def __post_init__(self) -> None:
+        for name in ("io_threads", "breaker_failures", "fetch_pages", "stuck_calls"):
+            at_least(name, getattr(self, name), 1)
+        at_least("retries", self.retries, 0)
+        above_zero("timeout_s", self.timeout_s)
+        above_zero("breaker_s", self.breaker_s)
+
+
+CORE_SECTIONS: Mapping[str, type] = {"cache": CacheSettings, "engine": EngineSettings, "tiers": TierSettings}
+"""Sections that core binds itself."""
+
+ROLES: Mapping[str, str] = {
+    "runner": "runner",
+    "evict": "evict",
+    "write": "write",
+    "retain": "retain",
+    "schedule": "schedule",
+    "storage": "storage",
+    "prefetch": "prefetch",
+    "sink": "sink",
+    "route": "route",
+    "dispatch": "dispatch",
+    "balance": "balance",
+}
+"""Sections in which `use` chooses an offer, and the kind of that offer."""
+
+SECTIONS = (*CORE_SECTIONS, *ROLES, "server")
+
+DEFAULTS: Mapping[str, str] = {
+    "evict": "lru",
+    "write": "write_through_selective",
+    "retain": "tail",
+    "schedule": "fcfs",
+    "prefetch": "best_effort",
+}
+"""What a role uses where the config does not say."""
+
+
+def at_least(name: str, value: float | None, least: float, shown: str = "") -> None:
+    """ValueError where a value that is set is too small."""
+    if value is not None and value < least:
+        raise ValueError(f"{name}: {shown or value} is less than {least}")
+
+
+def above_zero(name: str, value: float | None) -> None:
+    """ValueError where a value that is set is not positive."""
+    if value is not None and value <= 0:
+        raise ValueError(f"{name}: {value} is not above 0")
+
+
+def one_of_two(name: str, value: object, other: str, second: object) -> None:
+    """ValueError where both of two ways to say the same are used."""
+    if value is not None and second is not None:
+        raise ValueError(f"{name}: {other} is set too; set one of them")

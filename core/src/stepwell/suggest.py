@@ -1,0 +1,13 @@
+"""What somebody who misspelt a name probably meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def meant(word: str, among: Iterable[str]) -> str:
+    """The end of a sentence: `; did you mean root?`, else `; have a, b`."""
+    names = sorted(set(among))
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return "; have " + ", ".join(names) if names else "; there is none"
