@@ -76,8 +76,9 @@ def coerce(value: object, wanted: object) -> object:
         return _guessed(value)
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
         return build(wanted, _table(value, wanted))
-    if isinstance(kind or wanted, type):
-        return _plain(value, wanted, kind or wanted)
+    plain = kind or wanted
+    if isinstance(plain, type):
+        return _plain(value, wanted, plain)
     raise Misfit(f": settings cannot be of type {named(wanted)}")
 
 

@@ -12,6 +12,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import TypeVar
 
@@ -141,7 +142,7 @@ def _offers(manager: pluggy.PluginManager, module: ModuleType) -> Iterator[tuple
         caller = hook_of(manager, module, hook)
         if caller is None:
             continue
-        for offer in _guard(lambda caller=caller: _listed(caller), hook):
+        for offer in _guard(partial(_listed, caller), hook):
             key = (kind, _judged(offer, hook).name)
             if key in seen:
                 raise Refused(INVALID, f"{hook} offers {key[1]} twice")

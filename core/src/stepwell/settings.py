@@ -75,15 +75,16 @@ class EngineSettings:
 
     def in_pages(self, page_size: int) -> tuple[EngineSettings, list[str]]:
         """With both prefill limits rounded up to whole pages, and a note for each that was."""
-        changed: dict[str, int] = {}
         notes = []
+        settings = self
         for name in ("max_prefill_tokens", "chunk"):
             value = getattr(self, name)
             if value is not None and value % page_size:
-                changed[name] = -(-value // page_size) * page_size
+                whole = -(-value // page_size) * page_size
+                settings = replace(settings, **{name: whole})  # type: ignore[arg-type] - both are int
                 text = f"engine.{name}: {value} is not a multiple of cache.page_size = {page_size}"
-                notes.append(f"{text}; {changed[name]} is used")
-        return replace(self, **changed) if changed else self, notes
+                notes.append(f"{text}; {whole} is used")
+        return settings, notes
 
 
 @dataclass(frozen=True, slots=True)
