@@ -1,0 +1,236 @@
+"""Storage behind threads: queries, fetches and stores in batches, bytes sealed on the way out and checked on return.
+
+A backend costs hits, never answers. Nothing it does (raise, answer short, hang, lie about bytes) reaches the serving
+thread other than as pages that are missing. A call that outlives its deadline is given up for those who wait for it,
+but keeps its pages until it returns, since it may touch them until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stepwell.abc.storage import Storage
+from stepwell.cache.arena import Arena
+from stepwell.cache.cache import FetchOp, FetchPlan, StoreOp
+from stepwell.engine import seal
+from stepwell.engine.actions import FetchEnded, FetchMoved, Queried, StoreEnded
+from stepwell.engine.breaker import State
+from stepwell.engine.guard import Guard, IoLimits
+from stepwell.engine.lanes import Lanes
+from stepwell.types import DONE, MISSING, Done, Failed, Ids, Missing, PageKey, PageResult
+
+Answer = Queried | FetchMoved | FetchEnded | StoreEnded
+
+STORE_PATIENCE_S = 1.0
+"""How much longer a store may wait for a thread than a request that is waiting for its pages."""
+QUERY_KEYS = 4096
+"""Keys in one question."""
+
+
+class _Fetch:
+    """A fetch under way. Batches start in order, so what was tried is always a leading part."""
+
+    def __init__(self, op: FetchOp, batch: int) -> None:
+        self.op = op
+        self.batches = [(read, at) for read, (_, keys, _) in enumerate(op.reads) for at in range(0, len(keys), batch)]
+        self.parts: dict[int, Sequence[PageResult]] = {}
+        self.next = 0
+        self.busy = 0
+        self.done = 0
+        self.stopped = False
+
+    def results(self) -> list[list[PageResult]]:
+        """Per read, of what was tried."""
+        results: list[list[PageResult]] = [[] for _ in self.op.reads]
+        for index in sorted(self.parts):
+            results[self.batches[index][0]] += self.parts[index]
+        return results
+
+
+class StorageIO:
+    """Carries out queries, fetches and stores on threads of its own; `done` gets the answers, on those threads."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        arena: Arena,
+        *,
+        done: Callable[[Answer], None],
+        limits: IoLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage, self._arena, self._done = storage, arena, done
+        self._limits = limits or IoLimits()
+        self._log = logging.getLogger("stepwell.storage")
+        self._lanes = Lanes(self._limits.threads, "stepwell.storage", clock)
+        self._guard = Guard(self._limits, late=self._lanes.stand_in, back=self._lanes.recovered, clock=clock)
+        self._lock = threading.Lock()
+        self._fetches: dict[int, _Fetch] = {}
+        self._closing = threading.Event()
+        self.watch = self._guard.watch
+        self.stats = self._guard.stats
+
+    # --- asked by the serving thread ---------------------------------------------------------------------------
+
+    def query(self, rid: str, plan: FetchPlan) -> None:
+        """Ask what storage holds of a plan."""
+        self._lanes.queue(lambda: self._query(rid, plan))
+
+    def fetch(self, op: FetchOp) -> None:
+        """Read pages into host slots."""
+        fetch = _Fetch(op, self._limits.batch_pages)
+        with self._lock:
+            self._fetches[op.id] = fetch
+        for _ in range(max(1, min(self._limits.abreast, len(fetch.batches)))):
+            self._lanes.queue(lambda: self._go_on(fetch))
+
+    def stop_fetch(self, id: int) -> None:
+        """Start no further read of a fetch."""
+        with self._lock:
+            fetch = self._fetches.get(id)
+            if fetch is not None:
+                fetch.stopped = True
+
+    def store(self, op: StoreOp) -> None:
+        """Write host slots."""
+        self._lanes.queue(lambda: self._store(op), STORE_PATIENCE_S)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is queued or under way."""
+        return self._lanes.busy
+
+    @property
+    def late(self) -> int:
+        """Calls beyond their deadline that have not returned."""
+        return self._guard.late
+
+    def values(self) -> dict[str, float]:
+        """Counters and gauges by name, for metrics."""
+        return {f"storage_{name}": value for name, value in self._guard.values().items()}
+
+    def close(self, wait_s: float = 5.0) -> bool:
+        """Start nothing more, wait for what is under way, close the backend.
+
+        False where a call did not return in time: the backend is then left alone, and so must be the arena.
+        """
+        self._closing.set()
+        self._guard.close()
+        self._lanes.close(wait_s)
+        left = self._guard.close()
+        if left:
+            self._log.warning("storage is left open: %d calls have not returned", left)
+            return False
+        try:
+            self._storage.close()
+        except Exception as error:
+            self._log.warning("storage failed to close: %s: %s", type(error).__name__, error)
+        return True
+
+    # --- on the lanes: queries ---------------------------------------------------------------------------------
+
+    def _query(self, rid: str, plan: FetchPlan) -> None:
+        first = threading.Lock()  # taken by who answers first: this job, or the watch that gave its call up
+
+        def answer(present: Sequence[Sequence[bool]]) -> None:
+            if first.acquire(blocking=False):
+                self._done(Queried(rid, present))
+
+        def nothing() -> None:
+            answer([[False] * len(keys) for keys in plan.keys])
+
+        flat = [key for keys in plan.keys for key in keys]
+        held: list[bool] = []
+        for at in range(0, len(flat), QUERY_KEYS):
+            results = self._contains(flat[at : at + QUERY_KEYS], nothing)
+            if first.locked() or any(isinstance(result, Failed) for result in results):
+                return nothing()
+            held += [isinstance(result, Done) for result in results]
+        parts = iter(held)
+        answer([[next(parts) for _ in keys] for keys in plan.keys])
+
+    def _contains(self, keys: Sequence[PageKey], give_up: Callable[[], None]) -> list[PageResult]:
+        def ask() -> list[PageResult]:
+            return [DONE if held else MISSING for held in self._storage.contains(keys)]
+
+        self._guard.add(queries=1)
+        return self._guard.call(ask, len(keys), reading=True, give_up=give_up)
+
+    # --- on the lanes: fetches ---------------------------------------------------------------------------------
+
+    def _go_on(self, fetch: _Fetch) -> None:
+        """Read the next batch of a fetch and queue the one after it; at the end, say that it ended."""
+        id = fetch.op.id
+        with self._lock:
+            over = fetch.stopped or fetch.next == len(fetch.batches)
+            ended = over and fetch.busy == 0 and self._fetches.pop(id, None) is not None
+            index = fetch.next
+            if not over:
+                fetch.next += 1
+                fetch.busy += 1
+        if over:
+            return self._done(FetchEnded(id, fetch.results())) if ended else None
+        read, at = fetch.batches[index]
+        group, keys, ids = fetch.op.reads[read]
+        part = slice(at, at + self._limits.batch_pages)
+        results = self._read(group, keys[part], ids[part], lambda: self.stop_fetch(id))
+        with self._lock:
+            fetch.busy -= 1
+            fetch.parts[index] = results
+            fetch.done += sum(isinstance(result, Done) for result in results)
+            fetch.stopped |= all(isinstance(result, Failed) for result in results)
+            moved = FetchMoved(id, fetch.done)
+        self._done(moved)
+        self._lanes.queue(lambda: self._go_on(fetch))
+
+    def _read(self, group: int, keys: Sequence[PageKey], ids: Ids, give_up: Callable[[], None]) -> list[PageResult]:
+        views = self._arena.views(group, ids)
+        _, stride, payload = self._arena.slots(group)
+        results = self._guard.call(lambda: self._storage.read(keys, views), len(keys), reading=True, give_up=give_up)
+        checked = seal.check_all(views.buffers(), payload, keys, results)
+        wrong = [new for old, new in zip(results, checked, strict=True) if old is not new]
+        if wrong:
+            self._guard.count("checksum", len(wrong), f"{len(wrong)} pages came back damaged ({wrong[0]})")
+        good = sum(isinstance(result, Done) for result in checked)
+        missing = sum(isinstance(result, Missing) for result in checked)
+        self._guard.add(reads=1, pages_read=good, bytes_read=good * stride, missing=missing)
+        return checked
+
+    # --- on the lanes: stores ----------------------------------------------------------------------------------
+
+    def _store(self, op: StoreOp) -> None:
+        results: list[PageResult] = []
+        for at in range(0, len(op.keys), self._limits.batch_pages):
+            part = slice(at, at + self._limits.batch_pages)
+            results += self._write(op.group, op.keys[part], op.host[part])
+        self._done(StoreEnded(op.id, results))
+
+    def _write(self, group: int, keys: Sequence[PageKey], ids: Ids) -> list[PageResult]:
+        """Write a batch, and what of it failed again within bounds."""
+        _, stride, payload = self._arena.slots(group)
+        seal.seal_all(self._arena.views(group, ids).buffers(), payload, keys)
+        results = self._write_once(group, keys, ids)
+        for attempt in range(self._limits.retries):
+            failed = [at for at, result in enumerate(results) if not isinstance(result, Done)]
+            if not failed or self._guard.state(reading=False) is not State.CLOSED:
+                break
+            if self._closing.wait(self._limits.retry_s * 2**attempt):
+                break
+            self._guard.add(retries=len(failed))
+            again = self._write_once(group, [keys[at] for at in failed], ids[np.array(failed)])
+            for at, result in zip(failed, again, strict=True):
+                results[at] = result
+        good = sum(isinstance(result, Done) for result in results)
+        self._guard.add(pages_written=good, bytes_written=good * stride)
+        return results
+
+    def _write_once(self, group: int, keys: Sequence[PageKey], ids: Ids) -> list[PageResult]:
+        views = self._arena.views(group, ids)
+        self._guard.add(writes=1)
+        results = self._guard.call(lambda: self._storage.write(keys, views), len(keys), reading=False)
+        return [Failed("storage says missing of a write") if isinstance(one, Missing) else one for one in results]
