@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from stepwell.sources import (
 )
 from stepwell.suggest import meant
 
-__all__ = ["Chosen", "Config", "Origin", "Secret", "Shown"]
+__all__ = ["Chosen", "Config", "Origin", "Secret", "Shown", "environment"]
 
 T = TypeVar("T")
 DEFAULT = Origin("default")
@@ -305,6 +306,11 @@ def _nested(flat: Mapping[At, object]) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         inner[at[-1]] = value
     return table
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return dict(os.environ)
 
 
 # --- plugins that were switched off ---

@@ -204,6 +204,10 @@ class Registry:
             raise ConfigError(f"{kind} {name!r}: {why}")
         return self._offers[kind, name][1]
 
+    def owner(self, offer: Offer[Any]) -> Record:
+        """The plugin that an offer came from."""
+        return next(plugin.record for plugin, one in self._offers.values() if one is offer)
+
     def why_not(self, kind: str, name: str) -> str | None:
         """Why an offer cannot be had, and which plugin may be to blame; None where it can."""
         self._known(kind)

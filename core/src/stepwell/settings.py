@@ -81,7 +81,7 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value % page_size:
                 whole = -(-value // page_size) * page_size
-                settings = replace(settings, **{name: whole})  # type: ignore[arg-type] - both are int
+                settings = replace(settings, **{name: whole})
                 text = f"engine.{name}: {value} is not a multiple of cache.page_size = {page_size}"
                 notes.append(f"{text}; {whole} is used")
         return settings, notes

@@ -138,7 +138,7 @@ def flatten(table: Mapping[str, object]) -> Iterator[tuple[At, object]]:
 
 
 def _read(path: Path) -> str:
-    if not str(path).strip() or str(path) == ".":
+    if path == Path():
         raise ConfigError("the path of the config file is empty; is the variable that holds it set?")
     try:
         return path.read_text(encoding="utf-8")

@@ -1,0 +1,12 @@
+"""`stepwell bench`: each measurement is a command of its own."""
+
+from stepwell.cli.lazy import Lazy, LazyGroup
+
+bench = LazyGroup(
+    "bench",
+    {
+        "index": Lazy("stepwell.bench.index:command", "Match, publish and evict in the prefix tree."),
+        "storage": Lazy("stepwell.bench.storage:command", "Put and get pages in a storage backend."),
+    },
+    "Measure parts of the cache.",
+)

@@ -1,0 +1,64 @@
+"""Commands that plugins offer, and what may be said of plugins without importing them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import click
+
+from stepwell.cli.options import read_config
+from stepwell.discover import discover
+from stepwell.errors import ConfigError
+from stepwell.records import FAILED, Record
+from stepwell.suggest import meant
+
+OWN = "stepwell-"
+"""Distributions so named may offer commands at the root; others find theirs under the plugin's name."""
+
+Offered = list[tuple[Record, click.Command]]
+
+
+def summaries() -> list[tuple[str, str]]:
+    """Installed plugins, switched off ones left out, with the summary of their distribution."""
+    off = read_config(None).disabled
+    found = [entry for entry in discover().found if not entry.core and not {entry.name, entry.distribution} & off]
+    return [(entry.name, entry.summary) for entry in found]
+
+
+def find(name: str, core: tuple[str, ...]) -> click.Command:
+    """The command or group of that name; ConfigError that says who may have meant to offer it."""
+    registry = read_config(None).load_plugins()
+    offered, failed = registry.commands()
+    at_root = [
+        (record, command)
+        for record, command in offered
+        if command.name == name and (record.distribution.startswith(OWN))
+    ]
+    group = [(record, command) for record, command in offered if record.name == name]
+    if len(at_root) > 1:
+        labels = " and ".join(record.label for record, _ in at_root)
+        raise ConfigError(f"command {name}: {labels} both offer it; switch one off with `stepwell plugin disable`")
+    if at_root:
+        return at_root[0][1]
+    if group:
+        return _group(name, group)
+    suspects = [*failed, *(record for record in registry.records if record.state in FAILED)]
+    blame = "".join(f"; it may be what {record.sentence}" for record in suspects)
+    names = {*core, *(record.name for record, _ in offered), *_root_names(offered)}
+    raise ConfigError(f"no such command {name}{meant(name, names).removesuffix('?')}{blame}")
+
+
+def _root_names(offered: Offered) -> list[str]:
+    return [command.name or "" for record, command in offered if record.distribution.startswith(OWN)]
+
+
+def _group(name: str, offered: Offered) -> click.Group:
+    commands: dict[str, click.Command] = {}
+    times: dict[str, int] = defaultdict(int)
+    for record, command in offered:
+        inner = command.name or record.name
+        times[inner] += 1
+        if times[inner] > 1:
+            raise ConfigError(f"command {name} {inner}: {record.label} offers it twice")
+        commands[inner] = command
+    return click.Group(name, commands=commands, help=f"Commands of {offered[0][0].label}.")

@@ -1,0 +1,55 @@
+"""Every section of a config bound and every offer chosen: what can be said of a start before anything is built.
+
+`doctor`, `config show` and the assembly all ask here, so that they never disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.config import Chosen, Config
+from stepwell.errors import ConfigError
+from stepwell.plugins import Registry
+from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings, TierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What core itself is told, and the offer of each role that this start has."""
+
+    cache: CacheSettings
+    engine: EngineSettings
+    tiers: TierSettings
+    chosen: dict[str, Chosen]
+    """By section. Always: runner, evict, write, retain, schedule. Where there is storage: storage, prefetch. Where
+    the config says so: sink."""
+
+
+def resolve(config: Config, registry: Registry) -> Resolved:
+    """Bind all that core binds; ConfigError for the first mistake, also for a section without its prerequisite."""
+    cache = config.bind("cache", CacheSettings)
+    engine, notes = config.bind("engine", EngineSettings).in_pages(cache.page_size)
+    config.adjust("engine", engine, notes)
+    tiers = config.bind("tiers", TierSettings)
+    for section in ("storage", "write"):
+        _needs(config, section, cache.host, "a host tier", "cache.host_gib or cache.host_pages")
+    for section in ("prefetch", "tiers"):
+        _needs(config, section, config.has("storage"), "storage", "storage.use")
+    chosen: dict[str, Chosen] = {}
+    for role, default in DEFAULTS.items():
+        if role != "prefetch" or config.has("storage"):
+            chosen[role] = config.choose(role, role, registry, default)
+    for role in ("storage", "sink"):
+        optional = config.choose(role, role, registry)
+        if optional:
+            chosen[role] = optional
+    chosen["runner"] = config.choose_runner(registry)
+    return Resolved(cache, engine, tiers, chosen)
+
+
+def _needs(config: Config, section: str, met: bool, what: str, option: str) -> None:
+    if config.has(section) and not met:
+        origin = config.origin(section)
+        raise ConfigError(
+            f"[{section}] ({origin}) has no effect without {what}; set {option}, or leave [{section}] out"
+        )
