@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from stepwell.config import Chosen, Config
 from stepwell.errors import ConfigError
@@ -43,8 +44,25 @@ def resolve(config: Config, registry: Registry) -> Resolved:
         optional = config.choose(role, role, registry)
         if optional:
             chosen[role] = optional
+    chosen = {role: _in_pages(config, choice, cache.page_size) for role, choice in chosen.items()}
     chosen["runner"] = config.choose_runner(registry)
     return Resolved(cache, engine, tiers, chosen)
+
+
+@runtime_checkable
+class InPages(Protocol):
+    """Settings that count tokens and mean whole pages."""
+
+    def in_pages(self, page_size: int) -> tuple[InPages, list[str]]:
+        """These settings in whole pages, and a note for each value that was not."""
+
+
+def _in_pages(config: Config, choice: Chosen, page_size: int) -> Chosen:
+    if not isinstance(choice.settings, InPages):
+        return choice
+    settings, notes = choice.settings.in_pages(page_size)
+    config.adjust(choice.section, settings, notes)
+    return replace(choice, settings=settings)
 
 
 def _needs(config: Config, section: str, met: bool, what: str, option: str) -> None:

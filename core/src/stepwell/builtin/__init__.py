@@ -1,13 +1,47 @@
-"""Core's own parts, registered through the same hooks as anybody's."""
+"""Core's own parts, registered through the same hooks as anybody's.
+
+Each hook imports what it offers: whoever wants one part, such as the replay, does not pay for all.
+"""
 
 from collections.abc import Iterable
-from typing import Any
 
+from stepwell.abc.prefetch import PrefetchPolicy
+from stepwell.abc.sink import Sink
+from stepwell.abc.storage import Storage
 from stepwell.markers import hookimpl
 from stepwell.offers import Offer
 
 
 @hookimpl
-def stepwell_evictors() -> Iterable[Offer[Any]]:
-    """None yet."""
-    return ()
+def stepwell_prefetchers() -> Iterable[Offer[PrefetchPolicy]]:
+    """How long a request waits for storage."""
+    from stepwell.builtin.prefetch import (
+        BestEffort,
+        PrefetchConfig,
+        Timeout,
+        TimeoutConfig,
+        WaitComplete,
+        WaitConfig,
+    )
+
+    return [
+        Offer("best_effort", BestEffort, PrefetchConfig),
+        Offer("wait_complete", WaitComplete, WaitConfig),
+        Offer("timeout", Timeout, TimeoutConfig),
+    ]
+
+
+@hookimpl
+def stepwell_storages() -> Iterable[Offer[Storage]]:
+    """Storage for tests and for sharing within one process."""
+    from stepwell.builtin.memory import MemoryConfig, MemoryStorage
+
+    return [Offer("memory", MemoryStorage, MemoryConfig)]
+
+
+@hookimpl
+def stepwell_sinks() -> Iterable[Offer[Sink]]:
+    """Events to a file or to subscribers."""
+    from stepwell.builtin.sinks import JsonlConfig, JsonlSink, ZmqConfig, ZmqSink
+
+    return [Offer("jsonl", JsonlSink, JsonlConfig), Offer("zmq", ZmqSink, ZmqConfig)]
