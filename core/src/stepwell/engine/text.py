@@ -52,7 +52,7 @@ class AnswerText:
             at, self.stopped = min(ends, key=lambda end: (end[0], -len(end[1])))
             self._held = ""
             return held[:at]
-        keep = max(_overlap(held, stop) for stop in self._stops)
+        keep = max((_overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
