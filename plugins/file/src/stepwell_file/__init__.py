@@ -1,0 +1,20 @@
+"""The plugin that offers the `file` storage."""
+
+from __future__ import annotations
+
+from stepwell import Capability, Context, Offer, Storage, hookimpl
+from stepwell_file.config import FileConfig
+
+
+def make(config: FileConfig, context: Context) -> Storage:
+    """The store; its module is imported only where it is used."""
+    from stepwell_file.store import FileStorage
+
+    return FileStorage(config, context)
+
+
+@hookimpl
+def stepwell_storages() -> list[Offer[Storage]]:
+    """The one offer."""
+    provides = frozenset({Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED, Capability.EVICTS})
+    return [Offer("file", make, FileConfig, provides=provides)]

@@ -1,0 +1,111 @@
+"""The folder: opened or refused with one sentence, listed, and locked for changes of its structure."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from stepwell import ConfigError
+from stepwell_file.config import FileConfig
+from stepwell_file.record import VERSION
+from stepwell_file.segment import named
+
+FORMAT = "stepwell-file.format"
+LOCK = "stepwell-file.lock"
+_STAMP = f"stepwell file storage {VERSION}\n"
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Files of one segment number as they lie in the folder; None where one is not there."""
+
+    data: int | None = None
+    index: int | None = None
+
+
+class Folder:
+    """The names in the folder that are ours."""
+
+    def __init__(self, config: FileConfig) -> None:
+        self.path = config.path
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._settle_format()
+            os.close(self._open_lock())
+            self.scan()
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigError(f"storage.path = {str(self.path)!r} is not a folder: name another") from None
+        except OSError as error:
+            raise ConfigError(
+                f"storage.path = {str(self.path)!r} cannot be used ({error.strerror or error}): {_remedy(error)}"
+            ) from None
+        self.direct = self._can_direct(config)
+
+    def scan(self) -> dict[int, Sizes]:
+        """What lies here, oldest first."""
+        found: dict[int, Sizes] = {}
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                name = named(entry.name)
+                if name is None:
+                    continue
+                with suppress(FileNotFoundError):
+                    setattr(found.setdefault(name[0], Sizes()), name[1], entry.stat().st_size)
+        return dict(sorted(found.items()))
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Alone, among all processes, in adding and removing files."""
+        fd = self._open_lock()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _open_lock(self) -> int:
+        return os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def _settle_format(self) -> None:
+        """Check the folder's stamp; the first process writes it, whole or not at all."""
+        stamp = self.path / FORMAT
+        if not stamp.exists():
+            part = self.path / f"{FORMAT}.{os.getpid()}"
+            try:
+                part.write_text(_STAMP)
+                with suppress(FileExistsError):
+                    os.link(part, stamp)
+            finally:
+                part.unlink(missing_ok=True)
+        found = stamp.read_bytes()[:200].decode(errors="replace")
+        if found != _STAMP:
+            raise ConfigError(
+                f"storage.path = {str(self.path)!r} holds pages of another format ({found.strip()[:60]!r}, not "
+                f"{_STAMP.strip()!r}): name another folder or empty this one"
+            )
+
+    def _can_direct(self, config: FileConfig) -> bool:
+        if not config.direct or not hasattr(os, "O_DIRECT"):
+            return False
+        try:
+            os.close(os.open(self.path / FORMAT, os.O_RDONLY | os.O_DIRECT))
+        except OSError as error:
+            if config.direct == "auto":
+                return False
+            raise ConfigError(
+                f"storage.direct = true, but the filesystem of {str(self.path)!r} has no direct I/O "
+                f'({error.strerror}): set it to "auto"'
+            ) from None
+        return True
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space or name another folder"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "allow this user to read and write it, or name another folder"
+    return "name another folder"
