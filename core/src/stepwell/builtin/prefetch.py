@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from stepwell.abc.prefetch import FetchProgress, PrefetchPolicy
 from stepwell.offers import Context
+
+THRESHOLD = 64
+"""Tokens that are quicker computed than fetched from most storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchConfig:
     """The `[prefetch]` table when `use = "best_effort"`."""
 
-    threshold: int = 64
+    threshold: int = THRESHOLD
     """Fewest tokens worth asking storage for."""
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
             raise ValueError(f"threshold: {self.threshold} is less than 1")
+
+    def in_pages(self, page_size: int) -> tuple[Self, list[str]]:
+        """With the threshold rounded up to whole pages, and a note where somebody had said otherwise."""
+        whole = -(-self.threshold // page_size) * page_size
+        if self.threshold in (whole, THRESHOLD):
+            return replace(self, threshold=whole), []
+        text = f"prefetch.threshold: {self.threshold} is not a multiple of cache.page_size = {page_size}"
+        return replace(self, threshold=whole), [f"{text}; {whole} is used"]
 
 
 @dataclass(frozen=True, slots=True)

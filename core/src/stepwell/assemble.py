@@ -1,0 +1,228 @@
+"""From a config and the plugins' offers to an engine: the last place where a name is looked up."""
+
+# mypy: disable-error-code="type-abstract"
+# Contracts are asked for by their abstract class and only ever compared with it.
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.abc.codec import Codec
+from stepwell.abc.evict import EvictionPolicy
+from stepwell.abc.prefetch import PrefetchPolicy
+from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.runner import Runner
+from stepwell.abc.schedule import SchedulePolicy
+from stepwell.abc.sink import Sink
+from stepwell.abc.storage import Storage
+from stepwell.abc.write import WritePolicy
+from stepwell.cache.arena import Arena
+from stepwell.cache.cache import Cache, CacheShape
+from stepwell.config import Chosen, Config
+from stepwell.engine.brain import Brain, BrainSettings
+from stepwell.engine.guard import IoLimits
+from stepwell.engine.messages import Hello
+from stepwell.engine.parts import Parts
+from stepwell.errors import ConfigError, PluginError, StepwellError
+from stepwell.plugins import Plan, Registry
+from stepwell.register import hook_of
+from stepwell.resolve import resolve
+from stepwell.sizing import Pools, size
+from stepwell.types import GroupSpec, Tier
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an offer is told of where it runs; a Context."""
+
+    name: str
+    device: str
+    folder: Callable[[], Path]
+    clock: Callable[[], float] = time.monotonic
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def log(self) -> logging.Logger:
+        return logging.getLogger(f"stepwell.{self.name}")
+
+    @property
+    def state_dir(self) -> Path:
+        return self.folder() / self.name
+
+
+class Assembly:
+    """A config that has been judged, and what is made of it. Making loads models and takes memory; judging does not."""
+
+    def __init__(self, config: Config, registry: Registry) -> None:
+        """Bind every section and choose every offer. Raises ConfigError for the first mistake."""
+        self.config, self.registry = config, registry
+        self.resolved = resolve(config, registry)
+        config.finish(registry)
+        self._log = logging.getLogger("stepwell.assemble")
+
+    def codec(self) -> Codec:
+        """The tokenizer of the runner that was chosen: all that a front end needs of a model."""
+        runner = self.resolved.chosen["runner"]
+        name = runner.offer.name
+        if why := self.registry.why_not("codec", name):
+            raise ConfigError(f"runner.use = {name!r} ({runner.origin}) has no tokenizer: {why}")
+        offer = self.registry.offer("codec", name)
+        return self._made(Chosen("runner", offer, runner.settings, runner.origin), Codec)
+
+    def parts(self) -> Parts:
+        """Everything that an engine runs on. On the thread that will run it, since a runner belongs to one."""
+        settings, chosen = self.resolved, self.resolved.chosen
+        runner = self._make("runner", Runner)
+        pools = size(self.config, settings.cache, runner.groups, runner.budget())
+        sinks = [self._make("sink", Sink)] if "sink" in chosen else []
+        hooked = self._hooked("stepwell_events")
+        cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
+        self._enough(cache, runner.groups)
+        arena = None
+        if any(pools.host):
+            setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
+            arena = Arena.create(runner.groups, settings.cache.page_size, pools.host, setting=setting)
+        storage = self._make("storage", Storage) if "storage" in chosen else None
+        parts = Parts(
+            hello=self._hello(runner, storage),
+            brain=self._brain(runner, cache),
+            cache=cache,
+            runner=runner,
+            page_size=settings.cache.page_size,
+            pages={group.name: pages for group, pages in zip(runner.groups, pools.device, strict=True)},
+            slots=settings.engine.max_running,
+            arena=arena,
+            storage=storage,
+            limits=self._limits(),
+            drain_s=settings.engine.drain_s,
+            sinks=sinks,
+            on_events=self.registry.events if hooked else None,
+            on_stop=self.registry.stopping,
+            summary=self._summary(runner, pools),
+        )
+        offers = {section: choice.offer for section, choice in chosen.items()}
+        self.registry.assembled(Plan(self.registry, self.config, offers))
+        return parts
+
+    # --- pieces ------------------------------------------------------------------------------------------------
+
+    def _cache(self, pools: Pools, groups: tuple[GroupSpec, ...], *, events: bool) -> Cache:
+        def evict(tier: Tier, group: GroupSpec) -> EvictionPolicy:
+            return self._make("evict", EvictionPolicy)
+
+        return Cache(
+            CacheShape(groups, self.resolved.cache.page_size, pools.device, pools.host),
+            evict=evict,
+            write=self._make("write", WritePolicy),
+            retain=self._make("retain", RetentionPolicy),
+            storage="storage" in self.resolved.chosen,
+            events=events,
+        )
+
+    def _brain(self, runner: Runner, cache: Cache) -> Brain:
+        engine = self.resolved.engine
+        prefetch = None
+        if "storage" in self.resolved.chosen:
+            prefetch = self._make("prefetch", PrefetchPolicy)
+            prefetch.max_pages = min(prefetch.max_pages, self.resolved.tiers.fetch_pages)
+        settings = BrainSettings(
+            max_prefill_tokens=engine.max_prefill_tokens,
+            chunk=engine.chunk or runner.preferred_chunk,
+            max_running=engine.max_running,
+            max_waiting=engine.max_waiting,
+            depth=runner.depth,
+            max_steps=runner.max_steps,
+            save_pages_per_step=self.resolved.cache.save_pages_per_step,
+        )
+        policy = self._make("schedule", SchedulePolicy)
+        return Brain(model=runner.model, cache=cache, policy=policy, prefetch=prefetch, settings=settings)
+
+    def _limits(self) -> IoLimits:
+        tiers = self.resolved.tiers
+        return IoLimits(
+            threads=tiers.io_threads,
+            timeout_s=tiers.timeout_s,
+            stuck=tiers.stuck_calls,
+            retries=tiers.retries,
+            failures=tiers.breaker_failures,
+            pause_s=tiers.breaker_s,
+        )
+
+    def _hello(self, runner: Runner, storage: Storage | None) -> Hello:
+        model, page_size = runner.model, self.resolved.cache.page_size
+        return Hello(
+            model=model.name,
+            context=model.context,
+            vocab=model.vocab,
+            eos=model.eos,
+            page_size=page_size,
+            namespace={
+                "model": model.fingerprint,
+                "dtype": model.kv_dtype,
+                "layout": model.layout,
+                "page_size": str(page_size),
+                "shard": "0/1",
+            },
+            storage=storage is not None,
+            plugins=self.registry.digest(),
+        )
+
+    def _enough(self, cache: Cache, groups: tuple[GroupSpec, ...]) -> None:
+        """The smallest request that makes sense has to fit: a page of prompt and a token more."""
+        least = self.resolved.cache.page_size + 1
+        if not cache.fits(least):
+            needs = ", ".join(f"{group.name} {group.need}" for group in groups)
+            raise self.config.error(
+                "cache",
+                "device_gib" if self.resolved.cache.device_gib else "device_pages",
+                f"the device holds {cache.largest()} tokens of a request, and {least} are the least ({needs})",
+            )
+
+    def _summary(self, runner: Runner, pools: Pools) -> list[str]:
+        page_size = self.resolved.cache.page_size
+        lines = [f"model {runner.model.name}: {runner.model.kv_dtype} KV, context {runner.model.context}"]
+        for tier, pages, page_bytes in (("device", pools.device, pools.page_bytes), ("host", pools.host, pools.slots)):
+            for group, count, nbytes in zip(runner.groups, pages, page_bytes, strict=True):
+                if count:
+                    tokens = f"{count} pages = {count * page_size} tokens, {count * nbytes / 2**20:.1f} MiB"
+                    lines.append(f"{tier} {group.name}: {tokens}")
+        lines += [
+            f"{section} {choice.offer.name} ({choice.origin})" for section, choice in self.resolved.chosen.items()
+        ]
+        return lines + list(self.config.notes)
+
+    # --- offers ------------------------------------------------------------------------------------------------
+
+    def _make(self, section: str, kind: type[T]) -> T:
+        return self._made(self.resolved.chosen[section], kind)
+
+    def _made(self, choice: Chosen, kind: type[T]) -> T:
+        where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
+        try:
+            made: object = choice.offer.make(choice.settings, self._place(choice.offer.name))
+        except StepwellError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
+        if not isinstance(made, kind):
+            raise PluginError(f"{where}: made a {type(made).__name__}, which is no {kind.__name__}")
+        return made
+
+    def _place(self, name: str) -> Place:
+        device = getattr(self.resolved.chosen["runner"].settings, "device", None)
+        return Place(name, device if isinstance(device, str) else "cpu", self._folder)
+
+    def _folder(self) -> Path:
+        return self.resolved.engine.state_dir or self.config.cache_dir
+
+    def _hooked(self, hook: str) -> bool:
+        manager = self.registry.manager
+        return any(hook_of(manager, plugin, hook) is not None for plugin in manager.get_plugins())
