@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stepwell.types import ArenaView, GroupSpec, Ids, Sampling, TokenLogprob
 
 
@@ -25,9 +27,11 @@ class ModelInfo:
     eos: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request's share of a step: `count` tokens from position `start`."""
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One request's share of a step: `count` tokens from position `start`.
+
+    A struct, because one is made for every request and step: a tenth of a frozen dataclass's time.
+    """
 
     slot: int
     start: int

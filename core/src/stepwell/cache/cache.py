@@ -134,6 +134,7 @@ class Cache:
     Tokens are int32 bytes throughout (4 bytes a token); lengths are in tokens. A namespace is 32 bytes (`keys.py`).
     """
 
+    shape: CacheShape
     stats: CacheStats
 
     def __init__(
@@ -173,12 +174,12 @@ class Cache:
         """The largest length for which `fits` holds (for the refusal's message)."""
         raise NotImplementedError
 
-    def admit(self, namespace: bytes, tokens: bytes, upto: Callable[[int], int], *, load: bool = True, reserve: int = 0,
-              priority: int = 0, fetched: int = 0) -> Lease | None:
+    def admit(self, namespace: bytes, tokens: bytes, upto: Callable[[int], int], *, load: bool = True,
+              reserve: int | Sequence[int] = 0, priority: int = 0, fetched: int = 0) -> Lease | None:
         """Match a prompt, take the pages found, and allocate those to load and to compute up to `upto(matched length)`.
 
         One step, so nothing found can be evicted in between. None, and nothing changed, where room cannot be made while
-        `reserve` pages of each group stay free or evictable. `load=False`: use device pages only (after a failed load).
+        `reserve` pages of each group (or so many of each, by group) stay free or evictable. `load=False`: use device pages only (after a failed load).
         `fetched`: leading tokens known to have come from storage for this request (they count as `cached.storage`).
         """
         raise NotImplementedError

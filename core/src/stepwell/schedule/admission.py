@@ -1,0 +1,98 @@
+"""What may run: refusal of what never fits, chunks under a budget, and room kept so that running requests go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stepwell.abc.runner import ModelInfo
+from stepwell.cache.cache import Cache
+from stepwell.schedule.job import Job, Seat
+from stepwell.schedule.request import Request
+from stepwell.types import TOKEN_BYTES, Full
+
+
+def refusal(request: Request, cache: Cache, model: ModelInfo) -> str | None:
+    """Why a request can never run, with the limit; None where it can. Entry and admission both go by this."""
+    prompt, new = len(request.tokens) // TOKEN_BYTES, request.sampling.max_tokens
+    if not prompt or len(request.tokens) % TOKEN_BYTES:
+        return "the prompt is empty" if not prompt else "the prompt is not a whole number of int32 tokens"
+    if new < 1:
+        return f"max_tokens is {new}; it must be at least 1"
+    if prompt + new > model.context:
+        return (
+            f"a prompt of {prompt} tokens and an answer of up to {new} are more than the model's context"
+            f" of {model.context} tokens"
+        )
+    if not cache.fits(prompt + new):
+        return (
+            f"a prompt of {prompt} tokens and an answer of up to {new} never fit into device memory,"
+            f" which holds requests of up to {cache.largest()} tokens"
+        )
+    return None
+
+
+def chunk_end(start: int, target: int, budget: int, page: int) -> int:
+    """Where a chunk that starts at `start` ends: at `target`, or at the last page boundary within the budget."""
+    if target - start <= budget:
+        return target
+    return max(start, (start + budget) // page * page)
+
+
+class Forecast:
+    """The share of the tokens that running requests may still generate for which pages are kept.
+
+    Clients declare far more tokens than they get, and requests end one by one, so not all of them are needed at once. The
+    share jumps up when pages ran out and sinks slowly while requests finish.
+    """
+
+    FLOOR = 0.1
+    START = 0.4
+
+    def __init__(self) -> None:
+        self.share = self.START
+
+    def ran_out(self) -> None:
+        """A request had to be retracted."""
+        self.share += (1 - self.share) / 3
+
+    def finished(self) -> None:
+        """A request came to its end."""
+        self.share += (self.FLOOR - self.share) / 128
+
+
+class Room:
+    """What running requests need yet, against which an admission pass holds each candidate."""
+
+    def __init__(self, cache: Cache, share: float, seats: Iterable[Seat]) -> None:
+        self._cache = cache
+        self._page = cache.shape.page_size
+        self._full = tuple(isinstance(group.need, Full) for group in cache.shape.groups)
+        self._share = share
+        self._new = self._rest = self._count = 0
+        for seat in seats:
+            self.add(seat)
+
+    def add(self, seat: Seat) -> None:
+        """One more runs."""
+        self._count += 1
+        self._new += seat.last - max(seat.planned, seat.target)
+        self._rest += max(0, seat.target - seat.lease.capacity)
+
+    def reserve(self, job: Job, upto: int) -> tuple[int, ...]:
+        """Pages of each group to keep free or evictable beside an admission up to position `upto`.
+
+        None where nothing runs: a lone request needs no reserve, so whatever passed the entry is admitted in the end.
+        """
+        if not self._count:
+            return (0,) * len(self._full)
+        new = self._share * (self._new + job.max_new - job.generated)
+        rest = self._rest + job.length - upto
+        full = int((new + rest) / self._page) + self._count + 1
+        return tuple(full if whole else self._count + 1 for whole in self._full)
+
+    def rules_out(self, job: Job, matched: int) -> bool:
+        """Whether the candidate cannot fit, told without trying: its match may hold all that could be evicted."""
+        if not any(self._full):
+            return False
+        need = (job.length - matched) // self._page + max(self.reserve(job, job.length))
+        return any(whole and have < need for whole, have in zip(self._full, self._cache.available(), strict=True))
