@@ -1,0 +1,69 @@
+"""A small real arena: shared memory with slots, and canaries around what a call may touch."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+
+from stepwell import PageViews
+
+ALIGN = 4096
+
+
+class KitArena:
+    """Host memory of `count` slots of one group, as core would lend it (a `stepwell.ArenaView`)."""
+
+    def __init__(self, page_bytes: int, count: int) -> None:
+        self.page_bytes = page_bytes
+        self.count = count
+        self.stride = -(-page_bytes // ALIGN) * ALIGN
+        self.nbytes = self.stride * count
+        self.fd = _shared(self.nbytes)
+        self._map = mmap.mmap(self.fd, self.nbytes)
+        self.memory = memoryview(self._map)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
+
+    def slots(self, group: int) -> tuple[int, int, int]:
+        """(offset of slot 0, stride, payload bytes) of the only group."""
+        return 0, self.stride, self.page_bytes
+
+    def views(self, slots: Sequence[int]) -> PageViews:
+        """The pages in these slots."""
+        return PageViews.of(self.memory, self.address, [slot * self.stride for slot in slots], self.page_bytes)
+
+    def fill(self, slot: int, data: bytes) -> None:
+        """Put the bytes of a page into a slot."""
+        at = slot * self.stride
+        self.memory[at : at + len(data)] = data
+
+    def page(self, slot: int) -> bytes:
+        """The bytes of the page in a slot."""
+        return self.slack(slot)[: self.page_bytes]
+
+    def slack(self, slot: int) -> bytes:
+        """A slot's bytes, those behind its page included."""
+        at = slot * self.stride
+        return bytes(self.memory[at : at + self.stride])
+
+    def paint(self, byte: int) -> None:
+        """Fill everything with one byte, so that a touched slot shows."""
+        ctypes.memset(self.address, byte, self.nbytes)
+
+
+def _shared(nbytes: int) -> int:
+    if sys.platform == "linux":
+        fd = os.memfd_create("stepwell-kit")
+    else:
+        from tempfile import TemporaryFile
+
+        with TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, nbytes)
+    return fd

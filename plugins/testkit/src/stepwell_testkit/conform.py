@@ -1,0 +1,101 @@
+"""Run a kit on an installed offer, with no test file: `stepwell doctor --conform NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell import Capability, ConfigError, Offer
+from stepwell_testkit.context import KitContext
+from stepwell_testkit.together import at_once
+
+HEAD = """\
+import pytest
+from stepwell import Capability
+from stepwell_testkit import {kit}
+
+
+class TestOffer({kit}):
+    provides = frozenset({{{provides}}})
+    {sizes}
+
+"""
+ONE = """\
+    @pytest.fixture
+    def {fixture}(self, conform_make):
+        return conform_make()
+"""
+AGAIN = """\
+
+    @pytest.fixture
+    def reopen(self, conform_make):
+        return conform_make
+"""
+RANKS = """\
+    @pytest.fixture
+    def dispatchers(self, conform_ranks):
+        return conform_ranks(4)
+"""
+TEXTS: Mapping[str, tuple[str, str]] = {
+    "storage": ("StorageKit", ONE.format(fixture="storage")),
+    "evict": ("EvictionKit", ONE.format(fixture="policy")),
+    "write": ("WriteKit", ONE.format(fixture="policy")),
+    "schedule": ("ScheduleKit", ONE.format(fixture="policy")),
+    "dispatch": ("DispatchKit", RANKS),
+}
+"""By the config table that chooses such an offer."""
+
+Settings = object | Callable[[Path], object]
+
+
+def conform(kind: str, offer: Offer[Any], settings: Settings, tmp_path: Path, *, limit_bytes: int = 0) -> int:
+    """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
+
+    `kind` is the config table (`storage`, `evict`, `write`, `schedule`, `dispatch`). `settings` is an instance of
+    `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among its
+    settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file that
+    runs stands in `tmp_path` afterwards.
+    """
+    if kind not in TEXTS:
+        raise ConfigError(f"there is no conformance kit for {kind!r}; there are kits for {', '.join(TEXTS)}")
+    kit, body = TEXTS[kind]
+    provides = offer.provides if limit_bytes else offer.provides - {Capability.EVICTS}
+    if kind == "storage" and provides & {Capability.PERSISTENT, Capability.SHARED}:
+        body += AGAIN
+    head = HEAD.format(
+        kit=kit,
+        provides=", ".join(f"Capability.{flag.name}" for flag in sorted(provides, key=lambda flag: flag.name)),
+        sizes=f"limit_bytes = {limit_bytes}" if kind == "storage" else "",
+    )
+    test = tmp_path / "test_conform.py"
+    test.write_text(head + body)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    arguments = [f"--rootdir={tmp_path}", f"--confcutdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}"]
+    plugins = ["-p", "no:cacheprovider", "-p", "stepwell_testkit_pytest"]
+    return int(pytest.main([*arguments, *plugins, "-q", str(test)], plugins=[_Subject(offer, settings)]))
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Gives the generated test file what it tests."""
+
+    offer: Offer[Any]
+    settings: Settings
+
+    @pytest.fixture
+    def conform_make(self, tmp_path: Path, context: KitContext) -> Callable[[], Any]:
+        settings = self.settings(tmp_path) if callable(self.settings) else self.settings
+        return lambda: self.offer.make(settings, context)
+
+    @pytest.fixture
+    def conform_ranks(self, tmp_path: Path, context: KitContext) -> Callable[[int], list[Any]]:
+        settings = self.settings(tmp_path) if callable(self.settings) else self.settings
+
+        def make(ranks: int) -> list[Any]:
+            return at_once(lambda rank: self.offer.make(settings, replace(context, rank=rank, world=ranks)), ranks)
+
+        return make

@@ -1,0 +1,19 @@
+"""What core hands to a factory, for tests."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KitContext:
+    """A `stepwell.Context` of one rank on the CPU."""
+
+    state_dir: Path
+    rank: int = 0
+    world: int = 1
+    device: str = "cpu"
+    clock: Callable[[], float] = time.monotonic
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.kit"))

@@ -1,0 +1,61 @@
+"""Where dispatchers run for the kit, and how arrays become the tensors they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell import Dispatcher
+from stepwell_testkit.together import at_once
+
+R = TypeVar("R")
+Array = npt.NDArray[Any]
+
+
+class Adapter(Protocol):
+    """Arrays to a backend's tensors and back. Has to be picklable where the world has processes."""
+
+    def give(self, array: Array) -> Any:
+        """A tensor with these values on the rank's device: float32 tokens and weights, int64 experts."""
+
+    def take(self, tensor: Any) -> Array:
+        """The values of a tensor."""
+
+
+class NumpyAdapter:
+    """For dispatchers that take numpy arrays."""
+
+    def give(self, array: Array) -> Array:
+        return array.copy()
+
+    def take(self, tensor: Array) -> Array:
+        return np.asarray(tensor).copy()
+
+
+class World(Protocol):
+    """A group of ranks with a dispatcher each."""
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+
+    def run(self, work: Callable[[Dispatcher[Any], int], R]) -> Sequence[R]:
+        """`work(dispatcher, rank)` on every rank at once; what each returned. Raises where one does not come back."""
+
+
+class Threads:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, dispatchers: Sequence[Dispatcher[Any]], limit_s: float) -> None:
+        self._dispatchers = dispatchers
+        self._limit_s = limit_s
+
+    @property
+    def ranks(self) -> int:
+        return len(self._dispatchers)
+
+    def run(self, work: Callable[[Dispatcher[Any], int], R]) -> list[R]:
+        return at_once(lambda rank: work(self._dispatchers[rank], rank), self.ranks, self._limit_s)

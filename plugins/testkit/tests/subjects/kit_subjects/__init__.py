@@ -1,0 +1,1 @@
+"""Right implementations, and wrong ones made of them by one fault each."""
