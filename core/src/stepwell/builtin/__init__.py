@@ -5,7 +5,10 @@ Each hook imports what it offers: whoever wants one part, such as the replay, do
 
 from collections.abc import Iterable
 
+from stepwell.abc.codec import Codec
 from stepwell.abc.prefetch import PrefetchPolicy
+from stepwell.abc.runner import Runner
+from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.sink import Sink
 from stepwell.abc.storage import Storage
 from stepwell.markers import hookimpl
@@ -45,3 +48,28 @@ def stepwell_sinks() -> Iterable[Offer[Sink]]:
     from stepwell.builtin.sinks import JsonlConfig, JsonlSink, ZmqConfig, ZmqSink
 
     return [Offer("jsonl", JsonlSink, JsonlConfig), Offer("zmq", ZmqSink, ZmqConfig)]
+
+
+@hookimpl
+def stepwell_schedulers() -> Iterable[Offer[SchedulePolicy]]:
+    """First come, first served."""
+    from stepwell.builtin.fcfs import Fcfs
+
+    return [Offer("fcfs", Fcfs)]
+
+
+@hookimpl
+def stepwell_runners() -> Iterable[Offer[Runner]]:
+    """A runner without a device."""
+    from stepwell.builtin.sim import SimConfig, SimRunner
+
+    return [Offer("sim", SimRunner, SimConfig)]
+
+
+@hookimpl
+def stepwell_codecs() -> Iterable[Offer[Codec]]:
+    """The sim runner's tokenizer."""
+    from stepwell.builtin.sim import SimConfig
+    from stepwell.builtin.sim_codec import SimCodec
+
+    return [Offer("sim", SimCodec, SimConfig)]

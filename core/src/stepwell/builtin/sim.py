@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult
 from stepwell.offers import Context
-from stepwell.schedule.timing import PRESETS, Timing
+from stepwell.schedule.timing import PRESETS, Machine
 from stepwell.types import ArenaView, Full, GroupSpec, Ids, Sampling, TokenLogprob, Window
 
 States = npt.NDArray[np.uint64]
@@ -88,7 +88,7 @@ class SimRunner(Runner):
         self.preferred_chunk = config.chunk
         self.depth = config.depth
         self.max_steps = config.max_steps
-        self.timing: Timing = PRESETS[config.preset]
+        self.machine = Machine(PRESETS[config.preset], [0] * len(config.groups))
         self.limit: Callable[[], float] | None = None
         self.loads = 0
         self.saves = 0
@@ -99,7 +99,7 @@ class SimRunner(Runner):
 
     def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._page_size = page_size
+        self.machine = Machine(self.machine.timing, [group.token_bytes * page_size for group in self.groups])
         if self._memory is not None:
             self._memory.open(page_size, [pages[group.name] for group in self.groups])
 
@@ -109,8 +109,8 @@ class SimRunner(Runner):
 
     def launch(self, plan: StepPlan) -> Step:
         step = SimStep(self, plan)
-        step.steps = self._steps(plan)
-        step.duration = self._duration(plan, step.steps)
+        until = self.limit() if self.limit is not None and plan.horizon > 1 else None
+        step.steps, step.duration = self.machine.run(plan, until)
         self._queue.append(step)
         if self.config.pace:
             timer = threading.Timer(self.config.pace * step.steps, step.ripen)
@@ -202,21 +202,6 @@ class SimRunner(Runner):
     def _fails_save(self) -> bool:
         self.saves += 1
         return self.saves in self.config.fail_saves
-
-    # --- virtual time ------------------------------------------------------------------------------------------
-
-    def _steps(self, plan: StepPlan) -> int:
-        if plan.horizon == 1 or self.limit is None:
-            return plan.horizon
-        context = sum([row.start for row in plan.rows]) + len(plan.rows)
-        return self.timing.decode_until(len(plan.rows), context, plan.horizon, self.limit())
-
-    def _duration(self, plan: StepPlan, steps: int) -> float:
-        if steps > 1:
-            context = sum([row.start for row in plan.rows]) + len(plan.rows)
-            return self.timing.decode(len(plan.rows), context, steps)
-        loaded = sum(len(copy.device) * self.groups[copy.group].token_bytes * self._page_size for copy in plan.loads)
-        return self.timing.step(plan.rows, loaded)
 
 
 class SimStep(Step):

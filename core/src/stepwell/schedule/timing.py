@@ -14,10 +14,10 @@ With T tokens computed, P (query, key) pairs attended, C context tokens read and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stepwell.abc.runner import Row
+from stepwell.abc.runner import Row, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,28 @@ class Timing:
         compute = (2 * self.parameters * tokens + self.pair_flops * pairs) / self.flops
         memory = (self.weight_bytes + self.kv_bytes * context) / self.bandwidth
         return self.overhead + max(compute, memory)
+
+
+class Machine:
+    """A device on the virtual clock: what a plan takes, and how far a horizon gets.
+
+    `page_bytes`: bytes of a page, by group.
+    """
+
+    def __init__(self, timing: Timing, page_bytes: Sequence[int]) -> None:
+        self.timing = timing
+        self._page_bytes = tuple(page_bytes)
+
+    def run(self, plan: StepPlan, until: float | None = None) -> tuple[int, float]:
+        """Decode steps done and seconds taken; a horizon ends with the step in which `until` seconds have passed."""
+        if plan.horizon == 1:
+            loaded = sum(len(copy.device) * self._page_bytes[copy.group] for copy in plan.loads)
+            return 1, self.timing.step(plan.rows, loaded)
+        rows, steps = len(plan.rows), plan.horizon
+        context = sum([row.start for row in plan.rows]) + rows
+        if until is not None:
+            steps = self.timing.decode_until(rows, context, steps, until)
+        return steps, self.timing.decode(rows, context, steps)
 
 
 def _llama8b(*, flops: float, bandwidth: float, link: float, overhead: float) -> Timing:
