@@ -92,7 +92,7 @@ class Assembly:
             arena = Arena.create(runner.groups, settings.cache.page_size, pools.host, setting=setting)
         storage = self._make("storage", Storage) if "storage" in chosen else None
         parts = Parts(
-            hello=self._hello(runner, storage),
+            hello=self._hello(runner, cache, storage),
             brain=self._brain(runner, cache),
             cache=cache,
             runner=runner,
@@ -156,7 +156,7 @@ class Assembly:
             pause_s=tiers.breaker_s,
         )
 
-    def _hello(self, runner: Runner, storage: Storage | None) -> Hello:
+    def _hello(self, runner: Runner, cache: Cache, storage: Storage | None) -> Hello:
         model, page_size = runner.model, self.resolved.cache.page_size
         return Hello(
             model=model.name,
@@ -173,6 +173,7 @@ class Assembly:
             },
             storage=storage is not None,
             plugins=self.registry.digest(),
+            largest=min(cache.largest(), model.context),
         )
 
     def _enough(self, cache: Cache, groups: tuple[GroupSpec, ...]) -> None:

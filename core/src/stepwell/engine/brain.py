@@ -200,10 +200,11 @@ class Brain:
 
     def _arrive(self, request: Request) -> None:
         self.counters.requests += 1
-        reason = self._refusal(request)
+        later = self._not_now()
+        reason = later or self._refusal(request)
         if reason is not None:
             self.counters.refused += 1
-            self._emit(Output(request.rid, finish="refused", error=reason))
+            self._emit(Output(request.rid, finish="refused", error=reason, later=later is not None))
             return
         job = Job(request, self._arrivals, self._now)
         self._arrivals += 1
@@ -213,13 +214,16 @@ class Brain:
         if self._fetches:
             self._fetches.begin(job)
 
-    def _refusal(self, request: Request) -> str | None:
+    def _not_now(self) -> str | None:
         if self._draining:
             return "the engine is shutting down"
-        if request.rid in self._jobs:
-            return f"a request named {request.rid!r} is being served already"
         if len(self._queue) >= self._settings.max_waiting:
             return f"{len(self._queue)} requests wait already, and no more than {self._settings.max_waiting} may"
+        return None
+
+    def _refusal(self, request: Request) -> str | None:
+        if request.rid in self._jobs:
+            return f"a request named {request.rid!r} is being served already"
         return refusal(request, self._cache, self._model)
 
     def _abort(self, event: Abort) -> None:

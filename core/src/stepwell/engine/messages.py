@@ -48,6 +48,8 @@ class Output(msgspec.Struct, tag=True, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: Cached = Cached()
+    later: bool = False
+    """Refused for now only: the queue is full, or the engine stops."""
 
 
 class Pulse(msgspec.Struct, tag=True, frozen=True):
@@ -74,6 +76,8 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     """Whether the front end should compute digests."""
     plugins: str
     """Digest of names and versions of the plugins loaded; the front end's must be equal."""
+    largest: int | None = None
+    """Most tokens of prompt and answer that one request can have: as device memory holds and `context` allows."""
 
 
 ToEngine = Submit | Abort | Control

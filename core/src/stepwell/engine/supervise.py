@@ -98,6 +98,8 @@ class Child:
     restart: bool = True
     """Start it again when it dies; otherwise its end is the end of all."""
     env: Mapping[str, str] | None = None
+    fds: Sequence[int] = ()
+    """Descriptors that it inherits under the same numbers, such as a socket that outlives it."""
 
 
 @dataclass
@@ -135,8 +137,8 @@ class Supervisor:
         self.restarted = 0
         """Restarts so far."""
 
-    def run(self) -> int:
-        """Start all, watch until a signal or a death that ends it, stop all. Answers the exit status.
+    def run(self, ready: Callable[[], None] = lambda: None) -> int:
+        """Start all, call `ready`, watch until a signal or a death that ends it, stop all. Answers the exit status.
 
         Raises ConfigError where the first start of a child fails by the user's mistake, ChildFailed where it fails
         otherwise or a child cannot be kept running.
@@ -144,6 +146,8 @@ class Supervisor:
         before = {which: signal.signal(which, self._signal) for which in (signal.SIGTERM, signal.SIGINT)}
         try:
             self.start()
+            if self._stop is None:
+                ready()
             while self._stop is None:
                 self.watch(0.5)
             self._log.info("stopping: %s", self._stop)
@@ -204,7 +208,7 @@ class Supervisor:
         argv = [*child.argv, "--ready-fd", str(write), "--parent", str(os.getpid())]
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the children in order.
-            process = subprocess.Popen(argv, pass_fds=(write,), env=child.env, start_new_session=True)
+            process = subprocess.Popen(argv, pass_fds=(write, *child.fds), env=child.env, start_new_session=True)
         except OSError as error:
             os.close(read)
             raise ChildFailed(f"{child.name} cannot be started: {error}") from None
