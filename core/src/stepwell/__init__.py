@@ -105,3 +105,12 @@ __all__ = [
     "hookimpl",
     "take_pages",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`stepwell.Engine`, imported when somebody asks for it: it brings in what plugins do not need."""
+    if name != "Engine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stepwell.api import Engine
+
+    return Engine

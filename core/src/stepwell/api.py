@@ -173,7 +173,7 @@ class Engine:
     # --- answers -----------------------------------------------------------------------------------------------
 
     @overload
-    def generate(  # type: ignore[overload-overlap] - text is a sequence of texts, too
+    def generate(  # type: ignore[overload-overlap]  # text is a sequence of texts, too
         self, prompt: str | Sequence[int], **options: Unpack[Options]
     ) -> Completion: ...
     @overload
@@ -295,7 +295,7 @@ def _many(prompt: object) -> list[Prompt] | None:
 
 
 def _sampling(options: Options) -> Sampling:
-    """The part of the options that is about sampling. TypeError for a name that nothing knows, ValueError for a value."""
+    """What the options say about sampling. TypeError for a name that nothing knows, ValueError for a value."""
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}; have {', '.join(Options.__annotations__)}")
