@@ -1,131 +1,35 @@
-"""The facade of the cache: everything a brain asks of it.
-
-SKELETON of the contract; the implementation replaces it and keeps these names.
-"""
+"""The facade of the cache: everything a brain asks of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from heapq import heappop
+
+import numpy as np
 
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.runner import PageCopy
 from stepwell.abc.sink import Event
-from stepwell.abc.write import WritePolicy
-from stepwell.types import Cached, GroupSpec, Ids, PageKey, PageResult, Tier
+from stepwell.abc.write import Cause, WritePolicy
+from stepwell.cache.audit import audit
+from stepwell.cache.fetch import Fetcher
+from stepwell.cache.groups import Geometry, pages_of
+from stepwell.cache.index import Index
+from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
+from stepwell.cache.match import Found, find
+from stepwell.cache.node import DEVICE, HOST, TIERS, Node
+from stepwell.cache.pool import NO_IDS, Pool
+from stepwell.cache.publish import Publisher
+from stepwell.cache.tiering import Tiering
+from stepwell.cache.watch import Watch
+from stepwell.types import TOKEN_BYTES, Cached, GroupSpec, Ids, PageResult, Tier
 
+__all__ = [
+    "Cache", "CacheShape", "CacheStats", "FetchOp", "FetchPlan", "Lease", "Match", "StoreOp", "Usage",
+]  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """What a cache is made of."""
-
-    groups: tuple[GroupSpec, ...]
-    page_size: int
-    device_pages: tuple[int, ...]
-    """Per group."""
-    host_pages: tuple[int, ...]
-    """Per group; zeros: no host tier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What the tree knows of a prompt. Lengths are page multiples and leave at least one token to compute."""
-
-    length: int
-    """Longest usable prefix over device and host together."""
-    device_length: int
-    """Longest usable prefix on device alone; at most `length`."""
-    device: tuple[Ids, ...]
-    """Per group: device page ids of pages [first[g], length / page_size), -1 where host has to be loaded."""
-    host: tuple[Ids, ...]
-    """Per group: host page ids for exactly the pages whose device id is -1, -1 elsewhere."""
-    first: tuple[int, ...]
-    """Per group: the first page that is needed to continue at `length`."""
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """Every page that one running request owns; made by `Cache.admit`, ended by `Cache.close`."""
-
-    namespace: bytes
-    tables: list[Ids]
-    """Per group: device page ids by page index, -1 where released or not needed; grows by doubling, see `capacity`."""
-    capacity: int
-    """Tokens that the allocated pages can hold."""
-    cached: Cached
-    """Tokens not to be computed, by the tier they came from (storage: fetched to host for this request)."""
-    loads: list[PageCopy] = field(default_factory=list)
-    """Copies that the first step has to do. Its pages are published only after `Cache.loaded`."""
-    edits: list[tuple[int, int, Ids]] = field(default_factory=list)
-    """Changes of the tables (group, first page, ids) since the brain last took them (it clears the list)."""
-    closed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOp:
-    """Host pages of one group on their way to storage; owned by the op until `Cache.stored`."""
-
-    id: int
-    group: int
-    keys: tuple[PageKey, ...]
-    host: Ids
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
-    """What to ask storage for: the pages of a prompt that neither device nor host has."""
-
-    namespace: bytes
-    tokens: bytes
-    keys: tuple[tuple[PageKey, ...], ...]
-    """Per group."""
-    pages: tuple[tuple[int, ...], ...]
-    """Per group: the page indices of `keys`, ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchOp:
-    """Host pages being filled from storage; owned by the op until `Cache.fetched`."""
-
-    id: int
-    plan: FetchPlan
-    reads: tuple[tuple[int, tuple[PageKey, ...], Ids], ...]
-    """(group, keys, host ids) a batch, in the order in which they are worth most."""
-    pages: int
-    """Pages over all reads."""
-
-
-@dataclass(slots=True)
-class CacheStats:
-    """Counters since the start, in pages unless said."""
-
-    saved: int = 0
-    loaded: int = 0
-    stored: int = 0
-    fetched: int = 0
-    save_failed: int = 0
-    load_failed: int = 0
-    store_failed: int = 0
-    fetch_failed: int = 0
-    fetch_missing: int = 0
-    evicted_device: int = 0
-    evicted_host: int = 0
-    dropped_dirty: int = 0
-    """Device pages evicted without a host copy that the write policy had wanted."""
-    skipped_saves: int = 0
-    """Saves wanted, not made: no host page was free or clean."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Pages of one group in one tier, now. free + limbo + tree_only + held = total."""
-
-    total: int
-    free: int
-    limbo: int
-    tree_only: int
-    held: int
+TIER_OF = {DEVICE: Tier.DEVICE, HOST: Tier.HOST}
 
 
 class Cache:
@@ -134,7 +38,6 @@ class Cache:
     Tokens are int32 bytes throughout (4 bytes a token); lengths are in tokens. A namespace is 32 bytes (`keys.py`).
     """
 
-    shape: CacheShape
     stats: CacheStats
 
     def __init__(
@@ -148,134 +51,362 @@ class Cache:
         events: bool = False,
     ) -> None:
         """`storage`: whether stores and fetches are planned at all; `events`: whether `drain_events` collects."""
+        self.stats = CacheStats()
+        self.shape = shape
+        self._geometry = Geometry.of(shape.groups, shape.page_size)
+        self._pools = (
+            tuple(Pool(pages) for pages in shape.device_pages),
+            tuple(Pool(pages) for pages in shape.host_pages),
+        )
+        policies = [tuple(evict(TIER_OF[tier], spec) for spec in shape.groups) for tier in TIERS]
+        self._index = Index(self._geometry, self._pools, (policies[DEVICE], policies[HOST]))
+        self._watch = Watch(self._index)
+        if events:
+            self._index.watch = self._watch.record
+        self._tiering = Tiering(self._index, self.stats, write, storage)
+        self._evictor = self._tiering.evictor
+        self._fetcher = Fetcher(self._index, self.stats, self._evictor)
+        self._publisher = Publisher(self._index, retain, self._tiering)
+        self._storage = storage
+        self._leases: set[Lease] = set()
+        absent = max(1, *shape.device_pages)
+        self._absent: Ids = np.full(absent, -1, dtype=np.int32)
+        self._absent.setflags(write=False)
 
-    # --- look up -----------------------------------------------------------------------------------------------
+    # region: look up
 
     def match(self, namespace: bytes, tokens: bytes) -> Match:
-        """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, nothing else changes."""
-        raise NotImplementedError
+        """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, all else stays."""
+        found = self._find(namespace, tokens)
+        page = self._geometry.page
+        host = tuple(self._absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True))
+        if found.path:
+            self._touch(found)
+        return Match(found.length * page, found.device_length * page, tuple(found.device), host, tuple(found.first))
 
     def probe(self, namespace: bytes, tokens: bytes) -> int:
         """`match(...).length` without ids and without counting as a use."""
-        raise NotImplementedError
+        return self._find(namespace, tokens).length * self._geometry.page
 
     @property
     def version(self) -> int:
         """Changes whenever an answer of `probe` may have changed."""
-        raise NotImplementedError
+        return self._index.version
 
-    # --- a request's pages -------------------------------------------------------------------------------------
+    def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> Found:
+        root = self._index.roots.get(namespace)
+        step = self._geometry.step
+        if root is None:
+            return find(self._geometry, [], 0)
+        path, at, inside = self._index.walk(root, tokens)
+        if inside is not None:
+            path.append(inside)
+        return find(self._geometry, path, max(0, min(at, len(tokens) - TOKEN_BYTES)) // step, load=load)
+
+    def _touch(self, found: Found) -> None:
+        """The last node that is used whole, and those that the windows lie in, become most recent."""
+        index = self._index
+        index.now += 1
+        window = min((found.first[g] for g in self._geometry.windows), default=found.length)
+        for node in reversed(found.path):
+            if node.first + node.pages > found.length:
+                continue
+            index.touch(node)
+            if node.first <= window:
+                break
+
+    # endregion
+
+    # region: a request's pages
 
     def fits(self, length: int) -> bool:
-        """Whether a request of `length` tokens (prompt and answer) can ever run alone, per group, windows considered."""
-        raise NotImplementedError
+        """Whether a request of `length` tokens (prompt and answer) can ever run alone, by group, with windows."""
+        return all(
+            group.runs_in(length) <= pool.total
+            for group, pool in zip(self._geometry.groups, self._pools[DEVICE], strict=True)
+        )
 
     def largest(self) -> int:
         """The largest length for which `fits` holds (for the refusal's message)."""
-        raise NotImplementedError
+        return min(
+            group.longest_in(pool.total) for group, pool in zip(self._geometry.groups, self._pools[DEVICE], strict=True)
+        )
 
-    def admit(self, namespace: bytes, tokens: bytes, upto: Callable[[int], int], *, load: bool = True,
-              reserve: int | Sequence[int] = 0, priority: int = 0, fetched: int = 0) -> Lease | None:
+    def admit(
+        self,
+        namespace: bytes,
+        tokens: bytes,
+        upto: Callable[[int], int],
+        *,
+        load: bool = True,
+        reserve: int | Sequence[int] = 0,
+        priority: int = 0,
+        fetched: int = 0,
+    ) -> Lease | None:
         """Match a prompt, take the pages found, and allocate those to load and to compute up to `upto(matched length)`.
 
         One step, so nothing found can be evicted in between. None, and nothing changed, where room cannot be made while
-        `reserve` pages of each group (or so many of each, by group) stay free or evictable. `load=False`: use device pages only (after a failed load).
+        `reserve` pages of each group (or so many of each, by group) stay free or evictable. `load=False`: use device
+        pages only (after a failed load).
         `fetched`: leading tokens known to have come from storage for this request (they count as `cached.storage`).
         """
-        raise NotImplementedError
+        found = self._find(namespace, tokens, load=load)
+        page = self._geometry.page
+        pages = max(found.length, pages_of(upto(found.length * page), page))
+        pools = self._pools[DEVICE]
+        hits = [ids[ids >= 0] for ids in found.device]
+        loads = [NO_IDS if ids is None else ids[ids >= 0] for ids in found.host]
+        for group, pool in enumerate(pools):
+            pool.acquire(hits[group])
+            self._pools[HOST][group].acquire(loads[group])
+        new = [pages - found.length + len(ids) for ids in loads]
+        if not self._room(new, [reserve] * len(new) if isinstance(reserve, int) else reserve):
+            for group, pool in enumerate(pools):
+                pool.release(hits[group], used=False)
+                self._pools[HOST][group].release(loads[group], used=False)
+            return None
+        lease = self._lease(namespace, found, pages, priority, fetched)
+        for group, pool in enumerate(pools):
+            self._fill(lease, found, group, pool.allocate(new[group]))
+            self._pools[HOST][group].release(loads[group], used=False)
+        self._count(lease, found)
+        return lease
+
+    def _room(self, new: Sequence[int], reserve: Sequence[int]) -> bool:
+        """Make room for `new` pages a group where it can be had, all or none."""
+        pools = self._pools[DEVICE]
+        if any(
+            pool.free < count + spare and pool.available() < count + spare
+            for pool, count, spare in zip(pools, new, reserve, strict=True)
+        ):
+            return False
+        return all([self._evictor.room(DEVICE, group, count) for group, count in enumerate(new)])
+
+    def _lease(self, namespace: bytes, found: Found, pages: int, priority: int, fetched: int) -> Lease:
+        page = self._geometry.page
+        loaded = [
+            found.first[g] + int(np.flatnonzero(ids >= 0)[0]) for g, ids in enumerate(found.host) if ids is not None
+        ]
+        device = min(loaded, default=found.length) * page
+        storage = max(0, min(fetched, found.length * page) - device)
+        rows = max(16, 1 << max(0, pages - 1).bit_length())
+        lease = Lease(
+            namespace=namespace,
+            tables=[np.full(rows, -1, dtype=np.int32) for _ in self._geometry.groups],
+            capacity=pages * page,
+            cached=Cached(device, found.length * page - device - storage, storage),
+            pages=pages,
+            published=found.length,
+            trimmed=list(found.first),
+            priority=priority,
+        )
+        self._leases.add(lease)
+        return lease
+
+    def _fill(self, lease: Lease, found: Found, group: int, new: Ids) -> None:
+        """Write a group's table, and plan its loads into the first of the new pages."""
+        first, length = found.first[group], found.length
+        table = lease.tables[group]
+        table[first:length] = found.device[group]
+        host = found.host[group]
+        if host is not None:
+            places = np.flatnonzero(host >= 0)
+            into, new = new[: len(places)].copy(), new[len(places) :]
+            table[first + places] = into
+            lease.loads.append(self._tiering.load(lease, group, found.path[-1], first + places, into, host[places]))
+        table[length : length + len(new)] = new
+        if lease.pages > first:
+            lease.edits.append((group, first, table[first : lease.pages].copy()))
+
+    def _count(self, lease: Lease, found: Found) -> None:
+        """The request uses every node that it matched whole."""
+        index = self._index
+        index.now += 1
+        used: list[Node] = []
+        for node in found.path:
+            if node.first + node.pages <= found.length:
+                node.hits += 1
+                node.last_used = index.now
+                node.expires = None
+                if node.priority < lease.priority:
+                    node.priority = lease.priority
+                used.append(node)
+        if used:
+            lease.counted = used[-1].first + used[-1].pages
+            if lease.counted == found.length:
+                lease.place = used[-1]
+            self._touch(found)
+            self._tiering.consider(used, Cause.HIT)
 
     def extend(self, lease: Lease, upto: int) -> bool:
         """Allocate pages up to `upto` tokens. False, and nothing changed, where room cannot be made."""
-        raise NotImplementedError
+        pages = pages_of(upto, self._geometry.page)
+        new = pages - lease.pages
+        if new <= 0:
+            return True
+        if not self._room([new] * len(lease.tables), [0] * len(lease.tables)):
+            return False
+        for group, pool in enumerate(self._pools[DEVICE]):
+            ids = pool.allocate(new)
+            table = lease.tables[group]
+            if pages > len(table):
+                grown = np.full(max(pages, 2 * len(table)), -1, dtype=np.int32)
+                grown[: len(table)] = table
+                table = lease.tables[group] = grown
+            table[lease.pages : pages] = ids
+            lease.edits.append((group, lease.pages, ids))
+        lease.pages = pages
+        lease.capacity = pages * self._geometry.page
+        return True
 
-    def publish(self, lease: Lease, tokens: bytes, *, final: bool = False, expires: float | None = None) -> None:
+    def publish(
+        self, lease: Lease, tokens: bytes, *, final: bool = False, expires: float | None = None, digests: bytes = b""
+    ) -> None:
         """Put the whole pages of `tokens`, all computed and written, into the tree.
 
         Where the tree has a page already the lease adopts it and its own goes to limbo (see `Lease.edits`). Each call
         gives a prefix extension of the last. `final`: the request ends here (retention applies). Write policy is asked.
+        `digests`: of the whole pages, where known; they are worked out where not and needed.
         """
-        raise NotImplementedError
+        if lease.closed or lease.broken or lease.loading:
+            return
+        self._publisher.publish(lease, tokens, digests, final, expires)
 
     def trim(self, lease: Lease, length: int) -> None:
         """Release pages that no group needs to continue at `length` and beyond. Never inside ceil_p(max(W, p))."""
-        raise NotImplementedError
+        for group in self._geometry.windows:
+            first = lease.trimmed[group]
+            keep = min(self._geometry.groups[group].keeps_from(length), lease.pages)
+            if keep <= first:
+                continue
+            table = lease.tables[group]
+            ids = table[first:keep]
+            self._pools[DEVICE][group].release(ids[ids >= 0])
+            table[first:keep] = -1
+            lease.edits.append((group, first, table[first:keep].copy()))
+            lease.trimmed[group] = keep
 
     def close(self, lease: Lease) -> None:
-        """Give everything back, from any state. A second call does nothing. Loads in flight keep their pages until `loaded`."""
-        raise NotImplementedError
+        """Give everything back, from any state; a second call does nothing. Loads in flight keep their pages."""
+        if lease.closed:
+            return
+        lease.closed = True
+        self._leases.remove(lease)
+        for group, pool in enumerate(self._pools[DEVICE]):
+            table = lease.tables[group]
+            ids = table[: lease.pages]
+            pool.release(ids[ids >= 0])
+            table[:] = -1
 
     def available(self) -> tuple[int, ...]:
         """Per group: device pages that are free or could be evicted now."""
-        raise NotImplementedError
+        return tuple(pool.available() for pool in self._pools[DEVICE])
 
     def step_launched(self, number: int) -> None:
         """A step is in flight: device pages released from now on wait in limbo until it has completed."""
-        raise NotImplementedError
+        for pool in self._pools[DEVICE]:
+            pool.launch(number)
 
     def step_completed(self, number: int) -> None:
         """Steps up to `number` have completed: their limbo is freed."""
-        raise NotImplementedError
+        for pool in self._pools[DEVICE]:
+            pool.complete(number)
 
-    # --- between device and host -------------------------------------------------------------------------------
+    # endregion
+
+    # region: between device and host
 
     def loaded(self, lease: Lease, copy: PageCopy, ok: Sequence[bool]) -> bool:
-        """A load of `lease.loads` ended (also when the lease is closed by then). Pages that came become visible on device.
+        """A load of `lease.loads` ended, also of a lease closed by then. Pages that came become visible on device.
 
-        True if all came. Where not, the failed host pages are dropped from the tree and the request must be admitted anew.
+        True if all came. Where not, the failed host pages are dropped and the request must be admitted anew.
         """
-        raise NotImplementedError
+        theirs = self._tiering.loaded(copy, ok)
+        if not lease.closed:
+            for page, ids in theirs:
+                self._publisher.take(lease, copy.group, page, ids)
+        self._tiering.landed(copy)
+        return len(ok) >= len(copy.device) and all(ok)
 
     def saves(self, limit: int) -> list[PageCopy]:
         """Take up to `limit` pages of saves that the write policy asked for; each owns its pages until `saved`."""
-        raise NotImplementedError
+        return self._tiering.saves(limit)
 
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         """A save ended; pages that came become visible on host, and the write policy is asked about the store."""
-        raise NotImplementedError
+        self._tiering.saved(copy, ok)
 
-    # --- between host and storage ------------------------------------------------------------------------------
+    # endregion
+
+    # region: between host and storage
 
     def stores(self, limit: int) -> list[StoreOp]:
         """Take up to `limit` pages of stores that the write policy asked for."""
-        raise NotImplementedError
+        return self._tiering.stores(limit)
 
     def stored(self, op: StoreOp, results: Sequence[PageResult]) -> None:
         """A store ended; one result a page."""
-        raise NotImplementedError
+        self._tiering.stored(op, results)
 
     def plan_fetch(self, namespace: bytes, tokens: bytes, digests: bytes = b"") -> FetchPlan | None:
-        """What storage could add for this prompt; None if nothing. `digests`: the page digests, where known (32 bytes each)."""
-        raise NotImplementedError
+        """What storage could add for this prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""
+        if not self._storage or not all(pool.total for pool in self._pools[HOST]):
+            return None
+        return self._fetcher.plan(namespace, tokens, digests)
 
     def start_fetch(self, plan: FetchPlan, present: Sequence[Sequence[bool]], limit: int) -> FetchOp | None:
-        """Allocate host pages for what is `present` (per group, parallel to `plan.keys`) and useful, up to `limit` pages."""
-        raise NotImplementedError
+        """Allocate host pages for what is `present` (per group, parallel to `plan.keys`) and useful, up to `limit`."""
+        return self._fetcher.start(plan, present, limit)
 
     def fetched(self, op: FetchOp, results: Sequence[Sequence[PageResult]]) -> int:
-        """A fetch ended, also one that was given up; results per read of `op.reads` (fewer: the rest was not tried).
+        """A fetch ended, also one given up; results per read of `op.reads` (fewer: the rest was not tried).
 
-        Good pages become visible on host where they continue what is there; the rest is freed. Answers the usable length.
+        Good pages become visible on host if they continue what is there; the rest is freed. Answers the length usable.
         """
-        raise NotImplementedError
+        return self._fetcher.fetched(op, results) * self._geometry.page
 
-    # --- the whole ---------------------------------------------------------------------------------------------
+    # endregion
+
+    # region: the whole
 
     def expire(self, now: float) -> None:
         """Drop pages whose `expires` has passed and that nobody else used since."""
-        raise NotImplementedError
+        heap = self._publisher.expiring
+        late = []
+        while heap and heap[0][0] <= now:
+            until, _, node = heappop(heap)
+            if node.parent is not None and node.expires == until:
+                late.append(node)
+        for node in sorted(late, key=lambda node: node.first, reverse=True):
+            if node.parent is not None and not node.children:
+                self._index.remove(node)
+        self._index.settle()
 
     def flush(self) -> None:
         """Forget everything that no request or copy holds, on device and host."""
-        raise NotImplementedError
+        for tier in (HOST, DEVICE):
+            for group, pool in enumerate(self._pools[tier]):
+                self._evictor.evict(tier, group, pool.total)
 
     def drain_events(self) -> list[Event]:
         """Events since the last call."""
-        raise NotImplementedError
+        return self._watch.drain()
 
     def usage(self) -> dict[Tier, tuple[Usage, ...]]:
         """Per tier (device, host) and group."""
-        raise NotImplementedError
+        return {
+            TIER_OF[tier]: tuple(
+                Usage(pool.total, pool.free, pool.limbo, pool.tree_only, pool.held) for pool in self._pools[tier]
+            )
+            for tier in TIERS
+        }
 
     def audit(self) -> None:
         """Prove ownership: no id twice, free + limbo + tree-only + held = total in every pool. Raises AuditError."""
-        raise NotImplementedError
+        groups = range(len(self._geometry.groups))
+        copies = {(tier, group): self._tiering.copying(tier, group) for tier in TIERS for group in groups}
+        for group in groups:
+            copies[HOST, group] = np.concatenate([copies[HOST, group], *self._fetcher.copying(group)])
+        audit(self._index, self._leases, copies)
+
+    # endregion

@@ -13,8 +13,8 @@ FORMAT = "stepwell-namespace-1"
 def namespace(parts: Mapping[str, str | None]) -> bytes:
     """32 bytes that two different sets of parts never share.
 
-    Each part is tagged and length-framed, and None differs from "". Parts: model, dtype, layout, page_size, shard, adapter,
-    salt, extra; a part that is not given counts as None. Stable across processes and versions of the interpreter.
+    Each part is tagged and length-framed, and None differs from "". Parts: model, dtype, layout, page_size, shard,
+    adapter, salt, extra; a part that is not given counts as None. Stable across processes and versions of the interpreter.
     """
     digest = hashlib.sha256(FORMAT.encode())
     for name in sorted(parts):
@@ -29,7 +29,7 @@ def namespace(parts: Mapping[str, str | None]) -> bytes:
 
 
 def page_digests(seed: bytes, tokens: bytes, page_size: int) -> bytes:
-    """Digests of the whole pages of `tokens` (int32 bytes), 32 bytes each; `seed` is a namespace or the digest before."""
+    """Digests of the whole pages of `tokens` (int32 bytes), 32 bytes each; `seed`: namespace or digest before."""
     step = page_size * TOKEN_BYTES
     sha256 = hashlib.sha256
     digests = []

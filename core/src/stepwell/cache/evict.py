@@ -1,0 +1,235 @@
+"""Making room: pages leave a tier in the order that its policy proposes.
+
+Of a full group only the last pages of a node without children go, so no hole strands what lies behind it. Of a window
+group first go pages that no retained length needs. Pages that the write policy would still copy down go last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+
+from stepwell.abc.evict import EvictionPolicy
+from stepwell.cache.index import Index, Places
+from stepwell.cache.ledger import CacheStats
+from stepwell.cache.node import DEVICE, HOST, TIERS, Node, Seg
+from stepwell.types import Ids
+
+AT_ONCE = 64
+"""Pages that are evicted together, at most a 128th of the pool more than asked for."""
+
+
+class Evictor:
+    """Frees pages of both tiers."""
+
+    def __init__(
+        self,
+        index: Index,
+        stats: CacheStats,
+        unsaved: Callable[[int, Node, int, int], bool],
+        copying: Callable[[int, int], Ids],
+    ) -> None:
+        """`unsaved(tier, node, group, page)`: the write policy wants the node's page a tier down, where it is not yet.
+
+        `copying(tier, group)`: the ids that copies hold, once for each copy.
+        """
+        self._index = index
+        self._stats = stats
+        self._unsaved = unsaved
+        self._copying = copying
+        self._parked: list[list[dict[Seg, None]]] = [[{} for _ in index.geometry.groups] for _ in TIERS]
+        """Candidates that were met while held; announced again when they are not."""
+
+    def room(self, tier: int, group: int, pages: int) -> bool:
+        """See to it that `pages` pages are free."""
+        pool = self._index.pools[tier][group]
+        short = pages - pool.free
+        if short <= 0:
+            return True
+        self.evict(tier, group, max(short, min(AT_ONCE, pool.total // 128)))
+        return pool.free >= pages
+
+    def evict(self, tier: int, group: int, pages: int) -> int:
+        """Free up to `pages` pages; answers how many."""
+        self._unpark(tier, group)
+        freed = 0
+        if self._index.geometry.groups[group].full:
+            for dirty in (False, True):
+                freed += self._full(tier, group, pages - freed, dirty)
+            while freed < pages and self._detach(tier, group):
+                freed += self._full(tier, group, pages - freed, True)
+        else:
+            freed = self._windows(tier, group, pages, self._index.dead[tier][group], dead=True, dirty=True)
+            for dirty in (False, True):
+                policy = self._index.policies[tier][group]
+                freed += self._windows(tier, group, pages - freed, policy, dead=False, dirty=dirty)
+        if tier == HOST:
+            self._stats.evicted_host += freed
+        else:
+            self._stats.evicted_device += freed
+        return freed
+
+    def _unpark(self, tier: int, group: int) -> None:
+        parked = self._parked[tier][group]
+        pool = self._index.pools[tier][group]
+        for segment in list(parked):
+            node = segment.node
+            run = node.runs[group]
+            if node.parent is None or run is None or not segment.pages:
+                del parked[segment]
+                continue
+            loose = pool.loose_mask(run.ids(tier, node.pages))
+            full = self._index.geometry.groups[group].full
+            if loose.any() and (not full or loose[_last(run.ids(tier, node.pages))]):
+                del parked[segment]
+                self._relist(segment)
+
+    def _relist(self, segment: Seg) -> None:
+        run = segment.node.runs[segment.group]
+        full = self._index.geometry.groups[segment.group].full
+        if full or (run is not None and run.kept):
+            self._index.policies[segment.tier][segment.group].on_hit(segment)
+        if not full:
+            self._index.dead[segment.tier][segment.group].on_hit(segment)
+
+    # region: full groups
+
+    def _full(self, tier: int, group: int, pages: int, dirty: bool) -> int:
+        index = self._index
+        policy = index.policies[tier][group]
+        pool = index.pools[tier][group]
+        freed, ask = 0, pages
+        while freed < pages:
+            offered, moved = 0, False
+            for proposal in policy.victims(ask):
+                segment = cast(Seg, proposal)
+                offered += segment.pages
+                node = segment.node
+                run = node.run(group)
+                if run.below[tier]:
+                    index.withdraw(segment, tier, group)
+                    moved = True
+                    continue
+                places, ids = self._tail(tier, node, group, pages - freed)
+                loose = pool.loose(ids)
+                unsaved = loose > 0 and self._unsaved(tier, node, group, int(places[-1]))
+                if unsaved and not dirty:
+                    continue
+                if loose < len(ids):
+                    self._parked[tier][group][segment] = None
+                    index.withdraw(segment, tier, group)
+                    moved = True
+                if not loose:
+                    continue
+                places = places[-loose:]
+                if unsaved and tier == DEVICE:
+                    self._stats.dropped_dirty += loose
+                freed += index.cut(tier, node, group, places)
+                index.close_gap(node)
+                moved = True
+                if freed >= pages or index.exposed:
+                    break
+            index.settle()
+            if not moved:
+                if offered < ask:
+                    break
+                ask = 2 * offered
+        return freed
+
+    def _tail(self, tier: int, node: Node, group: int, pages: int) -> tuple[Places, Ids]:
+        """The last pages of a node that are in a tier, at most `pages`."""
+        run = node.run(group)
+        if tier == DEVICE:
+            count = len(run.device) // 4
+            start = max(0, count - pages)
+            return np.arange(start, count), np.frombuffer(run.device, np.int32, offset=4 * start)
+        ids = np.frombuffer(run.host, dtype=np.int32)
+        there = np.flatnonzero(ids >= 0)[-pages:]
+        return there, ids[there]
+
+    def _detach(self, tier: int, group: int) -> bool:
+        """Let the tree go of a page that a copy alone still holds, so that those above it can go."""
+        index = self._index
+        pool = index.pools[tier][group]
+        copies = np.bincount(self._copying(tier, group), minlength=pool.total)
+        for segment in list(self._parked[tier][group]):
+            node = segment.node
+            if node.parent is None or not segment.pages or node.run(group).below[tier]:
+                continue
+            places, ids = self._tail(tier, node, group, 1)
+            if pool.refs[ids[0]] - copies[ids[0]] == 1 and copies[ids[0]]:
+                index.cut(tier, node, group, places)
+                index.close_gap(node)
+                index.settle()
+                self._unpark(tier, group)
+                return True
+        return False
+
+    # endregion
+
+    # region: windows
+
+    def _windows(self, tier: int, group: int, pages: int, policy: EvictionPolicy, *, dead: bool, dirty: bool) -> int:
+        index = self._index
+        freed, ask = 0, pages
+        while freed < pages:
+            offered, moved = 0, False
+            for proposal in policy.victims(ask):
+                segment = cast(Seg, proposal)
+                offered += segment.pages
+                got, gone = self._window(tier, group, segment, pages - freed, policy, dead=dead, dirty=dirty)
+                freed += got
+                moved = moved or gone
+                if freed >= pages:
+                    break
+            index.settle()
+            if not moved:
+                if offered < ask:
+                    break
+                ask = 2 * offered
+        return freed
+
+    def _window(
+        self, tier: int, group: int, segment: Seg, pages: int, policy: EvictionPolicy, *, dead: bool, dirty: bool
+    ) -> tuple[int, bool]:
+        """Pages freed of one segment, and whether it is any less of a candidate."""
+        index = self._index
+        node = segment.node
+        run = node.runs[group]
+        assert run is not None
+        ids = run.ids(tier, node.pages)
+        wanted = ids >= 0
+        if run.kept:
+            kept = np.frombuffer(run.kept, dtype=np.bool_)
+            wanted &= ~kept if dead else kept
+        elif not dead:
+            wanted[:] = False
+        loose = np.flatnonzero(wanted & index.pools[tier][group].loose_mask(ids))[-pages:]
+        if not len(loose):
+            if wanted.any():
+                self._parked[tier][group][segment] = None
+            index.tell(policy.on_remove, segment)
+            return 0, True
+        if not dead and self._unsaved(tier, node, group, int(loose[-1])):
+            if not dirty:
+                return 0, False
+            if tier == DEVICE:
+                self._stats.dropped_dirty += len(loose)
+        freed = index.cut(tier, node, group, loose)
+        if not dead and (node.runs[group] is None or not _elsewhere(run.ids(1 - tier, node.pages), loose)):
+            index.forsake(node, group)
+        if not index.geometry.full:
+            index.close_gap(node)
+        return freed, True
+
+    # endregion
+
+
+def _elsewhere(ids: Ids, places: Places) -> bool:
+    return bool((ids[places] >= 0).all())
+
+
+def _last(ids: Ids) -> int:
+    return int(np.flatnonzero(ids >= 0)[-1])

@@ -1,0 +1,524 @@
+"""The radix tree: which pages hold which tokens, in which tier, for which group.
+
+Presence is per page and group. Of a full group every page up to the end of a node is on device or host, and those on
+device come first; so a match reads leading ids and nothing else. Splits and cuts change no answer for what stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.abc.evict import EvictionPolicy, Segment
+from stepwell.cache.groups import Geometry
+from stepwell.cache.keys import page_digests
+from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Run, Seg
+from stepwell.cache.pool import Pool
+from stepwell.cache.recency import Recency
+from stepwell.types import DIGEST_BYTES, Ids
+
+EDGE_TOKENS = 4096
+"""Longest edge: bounds what a split, a cut or an append costs."""
+
+Places = npt.NDArray[np.intp]
+"""Page numbers within a node."""
+Watcher = Callable[[bool, int, int, Node, Sequence[int]], None]
+"""Told of (added, tier, group, node, page numbers within the node)."""
+
+
+class Index:
+    """One tree a namespace over shared pools. Policies are told of changes when `settle` is called."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        pools: tuple[tuple[Pool, ...], tuple[Pool, ...]],
+        policies: tuple[tuple[EvictionPolicy, ...], tuple[EvictionPolicy, ...]],
+    ) -> None:
+        self.geometry = geometry
+        self.pools = pools
+        """By tier and group."""
+        self.policies = policies
+        self.dead = tuple(tuple(Recency() for _ in geometry.groups) for _ in TIERS)
+        """Window pages that no retained length needs: they go before anything the policy is asked for."""
+        self.roots: dict[bytes, Node] = {}
+        self.now = 0
+        """Logical time."""
+        self.version = 0
+        self.exposed = False
+        """Whether a candidate was exposed since `settle`."""
+        self.watch: Watcher | None = None
+        self.cap = max(1, EDGE_TOKENS // geometry.page)
+        self._step = geometry.step
+        self._lead = geometry.full[0] if geometry.full else -1
+        self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
+
+    # region: walking
+
+    def root(self, namespace: bytes) -> Node:
+        """The root of a namespace; made where there is none."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Node(None, b"", 0, 0, len(self.geometry.groups), 0)
+            root.digests = namespace
+            for group in self.geometry.full:
+                root.run(group)
+        return root
+
+    def walk(self, start: Node, tokens: bytes) -> tuple[list[Node], int, Node | None]:
+        """Whole nodes along `tokens` below `start`, bytes reached in whole pages, and the node that was left inside."""
+        path: list[Node] = []
+        append = path.append
+        startswith = tokens.startswith
+        step = self._step
+        node, at = start, start.end
+        while True:
+            child = node.hot
+            while startswith(child.edge, at):
+                append(child)
+                at = child.end
+                node = child
+                child = child.hot
+            known = node.children.get(tokens[at : at + step])
+            if known is None:
+                return path, at, None
+            node.hot = known
+            if not startswith(known.edge, at):
+                return path, at + self._shared(known.edge, tokens, at), known
+            append(known)
+            node, at = known, known.end
+
+    def _shared(self, edge: bytes, tokens: bytes, at: int) -> int:
+        """Bytes of whole pages of an edge with which `tokens` go on at `at`; the first page does."""
+        step = self._step
+        low, high = 1, len(edge) // step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if tokens.startswith(edge[: middle * step], at):
+                low = middle
+            else:
+                high = middle
+        return low * step
+
+    # endregion
+
+    # region: the shape of the tree
+
+    def add(self, parent: Node, edge: bytes) -> Node:
+        """A new child without pages."""
+        pages = len(edge) // self._step
+        node = Node(parent, edge, parent.first + parent.pages, pages, len(self.geometry.groups), self.now)
+        for group in self.geometry.full:
+            node.runs[group] = Run(node, group)
+        parent.children[edge[: self._step]] = node
+        parent.hot = node
+        return node
+
+    def lengthen(self, node: Node, more: bytes) -> None:
+        """Add tokens to a leaf."""
+        grown = len(more) // self._step
+        node.edge += more
+        node.end += len(more)
+        node.pages += grown
+        for group, run in enumerate(node.runs):
+            if run is None:
+                continue
+            gap = ABSENT * grown
+            if run.host:
+                run.host += gap
+            if not self.geometry.groups[group].full:
+                if run.device:
+                    run.device += gap
+                if run.kept:
+                    run.kept += bytes(grown)
+                run.mask = (run.mask or b"\x01" * (node.pages - grown)) + bytes(grown)
+
+    def split(self, node: Node, pages: int) -> Node:
+        """Cut a node in two; `node` keeps the tail, the answer is a new node above it with the first `pages` pages."""
+        parent = node.parent
+        assert parent is not None and 0 < pages < node.pages
+        cut = pages * self._step
+        upper = Node(parent, node.edge[:cut], node.first, pages, len(node.runs), node.started)
+        upper.hits, upper.last_used, upper.priority = node.hits, node.last_used, node.priority
+        upper.expires, upper.wanted = node.expires, node.wanted
+        upper.digests = node.digests[: pages * DIGEST_BYTES]
+        parent.children[node.edge[: self._step]] = upper
+        if parent.hot is node:
+            parent.hot = upper
+        node.digests = node.digests[pages * DIGEST_BYTES :]
+        node.edge = node.edge[cut:]
+        node.first += pages
+        node.pages -= pages
+        node.parent = upper
+        upper.children[node.edge[: self._step]] = node
+        upper.hot = node
+        for group, run in enumerate(node.runs):
+            if run is not None:
+                self._split_run(upper, node, group, run)
+        self.settle()
+        return upper
+
+    def _split_run(self, upper: Node, node: Node, group: int, run: Run) -> None:
+        full = self.geometry.groups[group].full
+        head = upper.run(group)
+        cut = 4 * upper.pages
+        head.device, run.device = run.device[:cut], run.device[cut:]
+        head.host, run.host = _some(run.host[:cut]), _some(run.host[cut:])
+        if full:
+            if group == self._lead:
+                upper.lead, node.lead = head.device, run.device
+        else:
+            head.kept, run.kept = _any(run.kept[: upper.pages]), _any(run.kept[upper.pages :])
+        for tier in TIERS:
+            lower, above = run.segments[tier], head.segments[tier]
+            had = lower.pages
+            lower.pages = _count(run.host if tier else run.device)
+            above.pages = had - lower.pages
+            if full:
+                head.below[tier] = int(lower.pages > 0)
+                if had and not above.pages and upper.parent is not None:
+                    self._uncover(upper.parent, group, tier)
+            if above.pages and lower.pages:
+                self.policies[tier][group].on_split(above, lower)
+                if not full:
+                    self._announce(above, dead_last=False)
+            elif above.pages:
+                # The policy knows the segment by its identity: it moves up with its pages.
+                self._swap(head, run, tier)
+        if not full:
+            self._refresh(upper, group)
+            self._refresh(node, group)
+
+    def _swap(self, head: Run, run: Run, tier: int) -> None:
+        mine, theirs = list(head.segments), list(run.segments)
+        mine[tier], theirs[tier] = theirs[tier], mine[tier]
+        mine[tier].node, theirs[tier].node = theirs[tier].node, mine[tier].node
+        mine[tier].pages, theirs[tier].pages = theirs[tier].pages, mine[tier].pages
+        head.segments, run.segments = (mine[0], mine[1]), (theirs[0], theirs[1])
+
+    def drop_from(self, node: Node, page: int) -> None:
+        """Forget the pages of a node from `page` on, and all that lies behind them, in every tier and group."""
+        for child in list(node.children.values()):
+            self.remove(child)
+        if page == 0:
+            self.remove(node)
+            return
+        for group, run in enumerate(node.runs):
+            if run is None:
+                continue
+            for tier in TIERS:
+                there = np.flatnonzero(run.ids(tier, node.pages)[page:] >= 0) + page
+                if len(there):
+                    self.cut(tier, node, group, there)
+        gone = node.pages - page
+        node.pages = page
+        node.edge = node.edge[: page * self._step]
+        node.end -= gone * self._step
+        node.digests = node.digests[: page * DIGEST_BYTES]
+        for group, run in enumerate(node.runs):
+            if run is None:
+                continue
+            run.host = _some(run.host[: 4 * page])
+            if not self.geometry.groups[group].full:
+                run.device = run.device[: 4 * page]
+                run.kept = _any(run.kept[:page])
+                self._refresh(node, group)
+
+    def remove(self, node: Node) -> None:
+        """Take a node and all below it out of the tree."""
+        parent = node.parent
+        assert parent is not None
+        for group in self.geometry.full:
+            for tier in TIERS:
+                if node.run(group).segments[tier].pages:
+                    self._uncover(parent, group, tier)
+        del parent.children[node.edge[: self._step]]
+        if parent.hot is node:
+            parent.hot = NOTHING
+        stack = [node]
+        while stack:
+            gone = stack.pop()
+            stack.extend(gone.children.values())
+            for group, run in enumerate(gone.runs):
+                if run is not None:
+                    self._clear(gone, group, run)
+        stack = [node]
+        while stack:
+            gone = stack.pop()
+            stack.extend(gone.children.values())
+            gone.parent = None
+        self.version += 1
+        if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
+            del self.roots[parent.digests]
+
+    def _clear(self, node: Node, group: int, run: Run) -> None:
+        for tier in TIERS:
+            segment = run.segments[tier]
+            if segment.pages:
+                ids = run.ids(tier, node.pages)
+                there = np.flatnonzero(ids >= 0)
+                if self.watch is not None:
+                    self.watch(False, tier, group, node, there.tolist())
+                self.pools[tier][group].uproot(ids[there])
+                segment.pages = 0
+                self._withdraw(segment)
+        node.runs[group] = Run(node, group) if self.geometry.groups[group].full else None
+        node.lead = b""
+
+    # endregion
+
+    # region: pages
+
+    def put(self, tier: int, node: Node, group: int, at: int, ids: Ids, *, entrust: bool = False) -> None:
+        """Pages [at, at + len(ids)) of a node are `ids` in a tier, where there was none.
+
+        `entrust`: the caller's hold becomes the tree's.
+        """
+        if not len(ids):
+            return
+        pool = self.pools[tier][group]
+        if entrust:
+            pool.entrust(ids)
+        else:
+            pool.plant(ids)
+        self.version += 1
+        run = node.run(group)
+        segment = run.segments[tier]
+        was = segment.pages
+        segment.pages = was + len(ids)
+        full = self.geometry.groups[group].full
+        if full and tier == DEVICE:
+            run.device += ids.tobytes()
+            if group == self._lead:
+                node.lead = run.device
+        elif len(ids) == node.pages:
+            self._store(run, tier, ids.tobytes())
+        else:
+            all_ids = run.ids(tier, node.pages)
+            all_ids[at : at + len(ids)] = ids
+            self._store(run, tier, all_ids.tobytes())
+        if full:
+            parent = node.parent
+            if not was and parent is not None:
+                parent.run(group).below[tier] += 1
+            if not run.below[tier]:
+                self._place(segment, renewed=was > 0)
+        else:
+            self._refresh(node, group)
+            self._announce(segment, dead_last=True)
+        if self.watch is not None:
+            self.watch(True, tier, group, node, range(at, at + len(ids)))
+
+    @staticmethod
+    def _store(run: Run, tier: int, ids: bytes) -> None:
+        if tier == HOST:
+            run.host = ids
+        else:
+            run.device = ids
+
+    def _place(self, segment: Seg, renewed: bool) -> None:
+        policy = self.policies[segment.tier][segment.group]
+        if renewed and segment.node.hits:
+            policy.on_hit(segment)
+            return
+        if renewed:
+            policy.on_remove(segment)
+        policy.on_insert(segment)
+
+    def _announce(self, segment: Seg, *, dead_last: bool) -> None:
+        """A window's pages are candidates: for the policy where a length needs them, else before all others."""
+        run = segment.node.runs[segment.group]
+        if run is not None and run.kept:
+            self.policies[segment.tier][segment.group].on_insert(segment)
+        dead = self.dead[segment.tier][segment.group]
+        if dead_last:
+            dead.on_insert(segment)
+        else:
+            dead.on_expose(segment)
+
+    def keep(self, node: Node, group: int, low: int, high: int) -> None:
+        """A retained length needs pages [low, high) of a node in a window group."""
+        run = node.runs[group]
+        if run is None:
+            return
+        kept = bytearray(run.kept or bytes(node.pages))
+        fresh = not run.kept
+        kept[low:high] = b"\x01" * (high - low)
+        run.kept = bytes(kept)
+        for tier in TIERS:
+            segment = run.segments[tier]
+            if segment.pages:
+                policy = self.policies[tier][group]
+                (policy.on_insert if fresh else policy.on_hit)(segment)
+
+    def forsake(self, node: Node, group: int) -> None:
+        """No retained length needs the node's pages of a window group any more."""
+        run = node.runs[group]
+        if run is None or not run.kept:
+            return
+        run.kept = b""
+        for tier in TIERS:
+            segment = run.segments[tier]
+            if segment.pages:
+                self.tell(self.policies[tier][group].on_remove, segment)
+                self.tell(self.dead[tier][group].on_expose, segment)
+
+    def cut(self, tier: int, node: Node, group: int, at: Places) -> int:
+        """Forget pages of a node in a tier; of a full group on device, its last ones. Answers how many are free now."""
+        run = node.runs[group]
+        assert run is not None
+        if self.watch is not None:
+            self.watch(False, tier, group, node, at.tolist())
+        full = self.geometry.groups[group].full
+        segment = run.segments[tier]
+        segment.pages -= len(at)
+        if full and tier == DEVICE:
+            cut = len(run.device) - 4 * len(at)
+            gone: Ids = np.frombuffer(run.device, dtype=np.int32, offset=cut)
+            run.device = run.device[:cut]
+            if group == self._lead:
+                node.lead = run.device
+        else:
+            ids = run.ids(tier, node.pages)
+            gone = ids[at]
+            ids[at] = -1
+            self._store(run, tier, ids.tobytes() if segment.pages else b"")
+        self.version += 1
+        freed = self.pools[tier][group].uproot(gone)
+        if not segment.pages:
+            self._withdraw(segment)
+            if full and node.parent is not None:
+                self._uncover(node.parent, group, tier)
+        if not full:
+            self._refresh(node, group)
+        return freed
+
+    def close_gap(self, node: Node) -> None:
+        """Forget what lies behind the first page of a node that a full group has in no tier."""
+        end = self._reach(node)
+        if end < node.pages:
+            self.drop_from(node, end)
+
+    def _reach(self, node: Node) -> int:
+        if not self.geometry.full:
+            return self._last_present(node)
+        end = node.pages
+        for group in self.geometry.full:
+            run = node.run(group)
+            on_device = len(run.device) // 4
+            if on_device >= end:
+                continue
+            if not run.host:
+                end = on_device
+                continue
+            holes = np.flatnonzero(np.frombuffer(run.host, dtype=np.int32)[on_device:end] < 0)
+            if len(holes):
+                end = on_device + int(holes[0])
+        return end
+
+    def _last_present(self, node: Node) -> int:
+        """Without full groups a node lives as long as any page in it or below it."""
+        if node.children:
+            return node.pages
+        last = 0
+        for run in node.runs:
+            if run is not None:
+                last = max(last, node.pages if run.mask is None else run.mask.rfind(1) + 1)
+        return last
+
+    def _refresh(self, node: Node, group: int) -> None:
+        """Work out what a window's run says of its pages; one without any is a tombstone."""
+        run = node.runs[group]
+        assert run is not None
+        here = len(run.device) == 4 * node.pages and ABSENT not in run.device
+        if here:
+            run.mask, run.loads = None, False
+            return
+        on_device = run.ids(DEVICE, node.pages) >= 0
+        on_host = run.ids(HOST, node.pages) >= 0
+        present = on_device | on_host
+        run.loads = bool((on_host & ~on_device).any())
+        if present.all():
+            run.mask = None
+        elif present.any():
+            run.mask = present.tobytes()
+        else:
+            node.runs[group] = None
+
+    # endregion
+
+    # region: what policies hear
+
+    def _uncover(self, parent: Node, group: int, tier: int) -> None:
+        run = parent.run(group)
+        run.below[tier] -= 1
+        if not run.below[tier] and run.segments[tier].pages:
+            self.exposed = True
+            self.tell(self.policies[tier][group].on_expose, run.segments[tier])
+
+    def _withdraw(self, segment: Seg) -> None:
+        self.tell(self.policies[segment.tier][segment.group].on_remove, segment)
+        if not self.geometry.groups[segment.group].full:
+            self.tell(self.dead[segment.tier][segment.group].on_remove, segment)
+
+    def tell(self, listener: Callable[[Segment], None], segment: Segment) -> None:
+        """Policies are read lazily while pages go, so they hear of it only afterwards."""
+        self._notices.append((listener, segment))
+
+    def settle(self) -> None:
+        """Tell policies what happened."""
+        self.exposed = False
+        if self._notices:
+            notices, self._notices = self._notices, []
+            for listener, segment in notices:
+                listener(segment)
+
+    def withdraw(self, segment: Segment, tier: int, group: int) -> None:
+        """A policy's proposal cannot be taken; it is no candidate until it is announced again."""
+        self.tell(self.policies[tier][group].on_remove, segment)
+
+    def touch(self, node: Node) -> None:
+        """A request used the node: it becomes the most recent candidate of its tiers."""
+        node.last_used = self.now
+        for group, run in enumerate(node.runs):
+            if run is None:
+                continue
+            for tier in TIERS:
+                segment = run.segments[tier]
+                if not segment.pages:
+                    continue
+                if self.geometry.groups[group].full or run.kept:
+                    self.policies[tier][group].on_hit(segment)
+                else:
+                    self.dead[tier][group].on_hit(segment)
+
+    # endregion
+
+    def digests(self, node: Node) -> bytes:
+        """The digests of a node's pages."""
+        missing = []
+        above: Node | None = node
+        while above is not None and len(above.digests) < above.pages * DIGEST_BYTES:
+            missing.append(above)
+            above = above.parent
+        for late in reversed(missing):
+            assert late.parent is not None
+            known = late.digests
+            seed = known[-DIGEST_BYTES:] or late.parent.digests[-DIGEST_BYTES:]
+            rest = late.edge[len(known) // DIGEST_BYTES * self._step :]
+            late.digests = known + page_digests(seed, rest, self.geometry.page)
+        return node.digests
+
+
+def _count(ids: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(ids, dtype=np.int32) >= 0))
+
+
+def _some(ids: bytes) -> bytes:
+    return ids if _count(ids) else b""
+
+
+def _any(flags: bytes) -> bytes:
+    return flags if 1 in flags else b""

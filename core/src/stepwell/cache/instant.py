@@ -1,0 +1,64 @@
+"""A cache without time: each request's pages are there at once. The upper bound that hit rates are measured against."""
+
+from __future__ import annotations
+
+from stepwell.abc.evict import EvictionPolicy
+from stepwell.cache.evict import Evictor
+from stepwell.cache.groups import Geometry
+from stepwell.cache.index import Index
+from stepwell.cache.ledger import CacheStats
+from stepwell.cache.node import DEVICE
+from stepwell.cache.pool import NO_IDS, Pool
+from stepwell.cache.recency import Recency
+from stepwell.types import Full, GroupSpec
+
+NAMESPACE = bytes(32)
+
+
+class InstantCache:
+    """One tier, one full group, on the index, pool and policies that serve requests."""
+
+    def __init__(self, pages: int, page_size: int, policy: EvictionPolicy | None = None) -> None:
+        spec = GroupSpec("full", Full(), 1, (0,))
+        self._pool = Pool(pages)
+        self._index = Index(
+            Geometry.of((spec,), page_size),
+            ((self._pool,), (Pool(0),)),
+            ((policy or Recency(),), (Recency(),)),
+        )
+        self._evictor = Evictor(self._index, CacheStats(), lambda *_: False, lambda *_: NO_IDS)
+
+    def request(self, tokens: bytes) -> int:
+        """Pages of the prompt that are cached; those that are not are inserted, as far as room can be made."""
+        index, pool = self._index, self._pool
+        step = index.geometry.step
+        tokens = tokens[: len(tokens) // step * step]
+        index.now += 1
+        root = index.root(NAMESPACE)
+        path, at, inside = index.walk(root, tokens)
+        if inside is not None:
+            path.append(index.split(inside, at // step - inside.first))
+        for node in path:
+            node.hits += 1
+            node.last_used = index.now
+        node = path[-1] if path else root
+        if path:
+            index.touch(node)
+        hits = at // step
+        new = len(tokens) // step - hits
+        if not new:
+            return hits
+        tail = node.run(0).ids(DEVICE, node.pages)[-1:]
+        pool.acquire(tail)
+        if pool.free < new:
+            self._evictor.evict(DEVICE, 0, new - pool.free)
+        pool.release(tail)
+        end = at + min(new, pool.free) * step
+        root = index.root(NAMESPACE)
+        node = path[-1] if path else root
+        while at < end:
+            node = index.add(node, tokens[at : min(at + index.cap * step, end)])
+            at = node.end
+            ids = pool.allocate(node.pages)
+            index.put(DEVICE, node, 0, 0, ids, entrust=True)
+        return hits

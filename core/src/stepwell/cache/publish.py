@@ -1,0 +1,183 @@
+"""Putting a request's pages into the tree: page by page it is decided who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappush
+from itertools import count
+
+import numpy as np
+
+from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.write import Cause
+from stepwell.cache.index import Index
+from stepwell.cache.ledger import Lease
+from stepwell.cache.match import flags
+from stepwell.cache.node import DEVICE, Node
+from stepwell.cache.tiering import Tiering
+from stepwell.types import DIGEST_BYTES, TOKEN_BYTES
+
+
+class Publisher:
+    """Grows the tree by what requests computed."""
+
+    def __init__(self, index: Index, retain: RetentionPolicy, tiering: Tiering) -> None:
+        self._index = index
+        self._retain = retain
+        self._tiering = tiering
+        self._order = count()
+        self.expiring: list[tuple[float, int, Node]] = []
+        """A heap of nodes that may have an end, soonest first."""
+
+    def publish(self, lease: Lease, tokens: bytes, digests: bytes, final: bool, expires: float | None) -> None:
+        index = self._index
+        step = index.geometry.step
+        pages = min(len(tokens) // step, lease.pages)
+        if pages > lease.published:
+            index.now += 1
+            self._extend(lease, tokens[: pages * step], pages, digests)
+        if final and pages:
+            self._finish(lease, tokens[: pages * step], pages, expires)
+
+    def _extend(self, lease: Lease, tokens: bytes, pages: int, digests: bytes) -> None:
+        index = self._index
+        step = index.geometry.step
+        start = lease.place
+        if start is None or start.parent is None or start.end != lease.published * step:
+            start = index.root(lease.namespace)
+        path, at, inside = index.walk(start, tokens)
+        if inside is not None:
+            path.append(index.split(inside, at // step - inside.first))
+        used = self._use(lease, path, pages)
+        for node in path:
+            if node.first + node.pages > lease.published:
+                self._adopt(lease, node)
+        node = path[-1] if path else start
+        made: list[Node] = []
+        if at < len(tokens):
+            made = self._grow(lease, node, tokens, at)
+            node = made[-1]
+        if digests:
+            for new in made:
+                new.digests = digests[new.first * DIGEST_BYTES : (new.first + new.pages) * DIGEST_BYTES]
+        lease.place, lease.published, lease.counted = node, pages, pages
+        self._tiering.consider(used, Cause.HIT)
+        self._tiering.consider(made, Cause.INSERT)
+
+    def _use(self, lease: Lease, path: list[Node], pages: int) -> list[Node]:
+        """Count the request on nodes that it uses whole and did not make."""
+        index = self._index
+        used = [node for node in path if lease.counted < node.first + node.pages <= pages]
+        for node in used:
+            node.hits += 1
+            node.last_used = index.now
+            node.priority = max(node.priority, lease.priority)
+            node.expires = None
+        if used:
+            index.touch(used[-1])
+        return used
+
+    def _adopt(self, lease: Lease, node: Node) -> None:
+        """Where the tree has a page of a node already the lease takes it, elsewhere the tree takes the lease's."""
+        index = self._index
+        for g, group in enumerate(index.geometry.groups):
+            low = max(node.first, lease.trimmed[g])
+            high = min(node.first + node.pages, lease.pages)
+            if low >= high:
+                continue
+            run = node.runs[g]
+            mine = lease.tables[g][low:high]
+            theirs = np.full(high - low, -1, dtype=np.int32)
+            if run is not None:
+                theirs = run.ids(DEVICE, node.pages)[low - node.first : high - node.first]
+            other = (theirs >= 0) & (mine >= 0) & (theirs != mine)
+            if other.any():
+                self.take(lease, g, low, np.where(other, theirs, -1).astype(np.int32))
+            new = np.flatnonzero((theirs < 0) & (mine >= 0))
+            if not len(new):
+                continue
+            if group.full and low + int(new[0]) - node.first != len(node.run(g).device) // 4:
+                continue
+            for piece in np.split(new, np.flatnonzero(np.diff(new) > 1) + 1):
+                first = int(piece[0])
+                index.put(DEVICE, node, g, low - node.first + first, mine[first : first + len(piece)].copy())
+
+    def take(
+        self, lease: Lease, group: int, first: int, theirs: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    ) -> None:
+        """From page `first` on, the lease takes the tree's pages where they are not -1, and lets its own go."""
+        pool = self._index.pools[DEVICE][group]
+        table = lease.tables[group][first : first + len(theirs)]
+        chosen = theirs >= 0
+        pool.acquire(theirs[chosen])
+        mine = table[chosen]
+        pool.release(mine[mine >= 0])
+        table[chosen] = theirs[chosen]
+        for piece in np.split(np.flatnonzero(chosen), np.flatnonzero(np.diff(np.flatnonzero(chosen)) > 1) + 1):
+            low = int(piece[0])
+            lease.edits.append((group, first + low, theirs[low : low + len(piece)].copy()))
+
+    def _grow(self, lease: Lease, node: Node, tokens: bytes, at: int) -> list[Node]:
+        """Add nodes for what the tree does not know; a leaf that this request alone made grows in place."""
+        index = self._index
+        step = index.geometry.step
+        made: list[Node] = []
+        room = index.cap - node.pages
+        if node.parent is not None and not node.children and not node.hits and room > 0:
+            more = tokens[at : at + room * step]
+            index.lengthen(node, more)
+            made.append(node)
+            at += len(more)
+            self._plant(lease, node, node.pages - len(more) // step)
+        while at < len(tokens):
+            node = index.add(node, tokens[at : at + index.cap * step])
+            node.priority = lease.priority
+            made.append(node)
+            at = node.end
+            self._plant(lease, node, 0)
+        return made
+
+    def _plant(self, lease: Lease, node: Node, at: int) -> None:
+        index = self._index
+        for g in range(len(index.geometry.groups)):
+            low = max(node.first + at, lease.trimmed[g])
+            ids = lease.tables[g][low : node.first + node.pages]
+            if len(ids):
+                index.put(DEVICE, node, g, low - node.first, ids.copy())
+
+    def _finish(self, lease: Lease, tokens: bytes, pages: int, expires: float | None) -> None:
+        """Retention applies, and pages that this request alone made expire when it says."""
+        index = self._index
+        geometry = index.geometry
+        path, at, inside = index.walk(index.root(lease.namespace), tokens)
+        if inside is not None or at < len(tokens):
+            return
+        if expires is not None:
+            for node in path:
+                if not node.hits:
+                    node.expires = expires
+                    heappush(self.expiring, (expires, next(self._order), node))
+        if not geometry.windows:
+            return
+        branches = [node.end // TOKEN_BYTES for node in path if len(node.children) > 1]
+        touched: dict[Node, None] = {}
+        for length in self._retain.keep(pages * geometry.page, geometry.page, branches):
+            for node in self._keep(path, min(length // geometry.page, pages)):
+                touched[node] = None
+        self._tiering.consider(touched, Cause.INSERT)
+
+    def _keep(self, path: list[Node], length: int) -> Iterable[Node]:
+        """Keep the windows at a length, where they are whole."""
+        index = self._index
+        for g in index.geometry.windows:
+            first = index.geometry.groups[g].first(length)
+            if flags(path, g, length, on_host=True).find(0, first, length) >= 0:
+                continue
+            for node in reversed(path):
+                if node.first >= length:
+                    continue
+                low, high = max(first - node.first, 0), min(length - node.first, node.pages)
+                if low >= high:
+                    break
+                index.keep(node, g, low, high)
+                yield node

@@ -1,0 +1,52 @@
+"""Events for routers and logs: which pages became readable in a tier, and which left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepwell.abc.sink import Event, PagesRemoved, PagesStored
+from stepwell.cache.index import Index
+from stepwell.cache.keys import page_keys
+from stepwell.cache.node import DEVICE, Node
+from stepwell.types import DIGEST_BYTES, PageKey, Tier
+
+
+class Watch:
+    """Collects events until they are drained."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._events: list[Event] = []
+
+    def record(self, added: bool, tier: int, group: int, node: Node, pages: Sequence[int]) -> None:
+        """Pages of a node, numbered within it, came to a tier or left it."""
+        spec = self._index.geometry.groups[group].spec
+        digests = self._index.digests(node)
+        where = Tier.DEVICE if tier == DEVICE else Tier.HOST
+        picked = b"".join([digests[DIGEST_BYTES * page : DIGEST_BYTES * (page + 1)] for page in pages])
+        keys = page_keys(picked, spec)
+        if added:
+            parent = self._before(node, digests, pages[0]) + spec.tag
+            first = node.first + pages[0] == 0
+            self._events.append(
+                PagesStored(where, spec.name, keys, None if first else parent, self._index.geometry.page)
+            )
+        else:
+            self._events.append(PagesRemoved(where, spec.name, keys))
+
+    @staticmethod
+    def _before(node: Node, digests: bytes, page: int) -> bytes:
+        if page:
+            return digests[DIGEST_BYTES * (page - 1) : DIGEST_BYTES * page]
+        assert node.parent is not None
+        return node.parent.digests[-DIGEST_BYTES:]
+
+    def stored(self, group: int, keys: tuple[PageKey, ...]) -> None:
+        """Pages were written to storage."""
+        spec = self._index.geometry.groups[group].spec
+        self._events.append(PagesStored(Tier.STORAGE, spec.name, keys, None, self._index.geometry.page))
+
+    def drain(self) -> list[Event]:
+        """Events since the last call."""
+        events, self._events = self._events, []
+        return events
