@@ -133,17 +133,20 @@ class SimRunner(Runner):
     # --- one step ----------------------------------------------------------------------------------------------
 
     def _result(self, plan: StepPlan, steps: int) -> StepResult:
+        if plan.number in self.config.fail_steps:
+            for told in (*plan.rows, *plan.opens, *plan.tables):
+                self._slots.pop(told.slot, None)
+            return StepResult(plan.number, error="this step was told to fail")
         for opened in plan.opens:
             self._slots[opened.slot] = _Slot(opened, len(self.groups))
-        if plan.number in self.config.fail_steps:
-            return StepResult(plan.number, error="this step was told to fail")
         copies: dict[int, tuple[bool, ...]] = {}
         if self._memory is None:
             tokens = _same_tokens(plan, steps)
             self._copied(plan.loads, plan.saves, copies)
             return StepResult(plan.number, steps, tokens, None, copies)
         for edit in plan.tables:
-            self._slots[edit.slot].edit(edit.group, edit.first, edit.pages)
+            if edit.slot in self._slots:
+                self._slots[edit.slot].edit(edit.group, edit.first, edit.pages)
         for load in plan.loads:
             copies[load.id] = self._copy(load, self._fails_load(), self._memory.load)
         sampled = tuple(self._row(row, steps) for row in plan.rows)
@@ -152,8 +155,10 @@ class SimRunner(Runner):
         return StepResult(plan.number, steps, sampled, self._logprobs(plan, sampled), copies)
 
     def _row(self, row: Row, steps: int) -> tuple[int, ...]:
-        slot, memory = self._slots[row.slot], self._memory
+        slot, memory = self._slots.get(row.slot), self._memory
         assert memory is not None
+        if slot is None:
+            return (0,) * steps if row.sample else ()  # its step before failed; nobody believes this
         tokens = [slot.last] if row.tokens is None else np.frombuffer(row.tokens, np.int32).tolist()
         sampled: list[int] = []
         start = row.start
@@ -170,7 +175,7 @@ class SimRunner(Runner):
     def _logprobs(
         self, plan: StepPlan, sampled: Sequence[tuple[int, ...]]
     ) -> tuple[tuple[TokenLogprob, ...], ...] | None:
-        wanted = [self._slots[row.slot].sampling.logprobs for row in plan.rows]
+        wanted = [slot.sampling.logprobs if (slot := self._slots.get(row.slot)) else None for row in plan.rows]
         if all(number is None for number in wanted):
             return None
         return tuple(
