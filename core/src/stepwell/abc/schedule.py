@@ -56,6 +56,10 @@ class ScheduleView(Protocol):
     def now(self) -> float: ...
     @property
     def running(self) -> Sequence[RunningView]: ...
+    @property
+    def version(self) -> int:
+        """Changes whenever an answer of `cached` about the same request may have changed."""
+
     def cached(self, request: WaitingView) -> int:
         """Tokens of the request's prompt that device or host hold. Does not count as a use."""
 

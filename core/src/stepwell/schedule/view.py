@@ -31,6 +31,10 @@ class View(ScheduleView):
     def running(self) -> Sequence[Job]:
         return [seat.job for seat in self._seats if not seat.ended]
 
+    @property
+    def version(self) -> int:
+        return self._cache.version
+
     def cached(self, request: WaitingView) -> int:
         if not isinstance(request, Job):
             raise TypeError(f"{request!r} is not a request of this queue")
