@@ -65,9 +65,9 @@ class FakeDist(Protocol):
 
 @pytest.fixture
 def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDist]:
-    """Make installed distributions: `fake_dist("stepwell-x", {"stepwell_x": SOURCE}, {"stepwell.v1": {"x": "stepwell_x"}})`.
+    """Make installed distributions out of strings, in milliseconds.
 
-    Each stands in a folder of its own at the front of `sys.path`, with metadata that `importlib.metadata` finds; at the
+    `fake_dist("stepwell-x", {"stepwell_x": SOURCE}, {"stepwell.v1": {"x": "stepwell_x"}})`: each stands in a folder of its own at the front of `sys.path`, with metadata that `importlib.metadata` finds; at the
     end its modules are forgotten. A later one comes before an earlier one, as on a real path.
     """
     made: set[str] = set()
@@ -113,7 +113,7 @@ NoHooks = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture
 def no_hooks() -> NoHooks:
-    """Fail if a hook is called inside: `with no_hooks(manager): ...`, or only on one thread: `on=thread`."""
+    """Fails where a hook is called inside `with no_hooks(manager):`, or only those on one thread: `on=thread`."""
     return _no_hooks
 
 

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import ClassVar
 
 import pytest
@@ -48,6 +49,8 @@ class KitView:
     running: Sequence[RunningView] = ()
     now: float = 1_000.0
     asked: int = 0
+    version: int = field(default_factory=count().__next__, init=False)
+    """Each view is of a cache that has changed since."""
 
     def cached(self, request: WaitingView) -> int:
         """Tokens of the request's prompt that device or host hold."""

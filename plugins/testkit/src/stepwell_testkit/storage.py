@@ -34,7 +34,7 @@ class StorageKit(Kit):
     limit_bytes: ClassVar[int] = 0
     """Bytes of pages after which the store under test has to drop some; more than 2 MiB, and not much more."""
     forks: ClassVar[bool] = True
-    """False where the client library does not survive a fork: tests of kills and of other processes are then skipped."""
+    """False where the client library does not survive a fork: tests that need another process are then skipped."""
 
     @classmethod
     def kit_fixtures(cls) -> tuple[str, ...]:

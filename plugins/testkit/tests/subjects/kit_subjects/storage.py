@@ -197,7 +197,7 @@ class TouchesAnotherSlot(Memory):
 
     def read(self, keys, into):
         results = super().read(keys, into)
-        offset, stride, size = self.arena.slots(0)
+        offset, stride, _ = self.arena.slots(0)
         for at in (into.addresses[:, 0] - self.arena.address).tolist():
             beside = offset + (at - offset + stride) % self.arena.nbytes
             self.arena.memory[beside : beside + 8] = bytes(8)
