@@ -41,6 +41,10 @@ from stepwell.schedule.view import View
 from stepwell.types import TOKEN_BYTES, Cached, Done, Full, TokenLogprob
 
 
+AHEAD = 4
+"""Pages that a decode row takes at once while there are plenty."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrainSettings:
     """The limits that a brain works within."""
@@ -114,6 +118,8 @@ class Brain:
         """Pages given up so far are free once this step has completed."""
         self._short = False
         """Pages ran out while this plan was made."""
+        self._pages_ahead: int | None = None
+        """What `_ahead` says while this plan is made."""
         self._gone = False
         """Some seat ended since the batch was last swept."""
         self._news = True
@@ -173,6 +179,7 @@ class Brain:
         values = self.counters.values()
         values["waiting"] = self.waiting
         values["running"] = self.running
+        values["draining"] = float(self._draining)
         values["in_flight"] = len(self._flights)
         values["fetch_pages_in_flight"] = self._fetches.pages if self._fetches else 0
         values["store_pages_in_flight"] = self._storing
@@ -440,6 +447,7 @@ class Brain:
     def _draft(self) -> Draft:
         draft = Draft()
         self._short = False
+        self._pages_ahead = None
         self._sweep()
         draft.decodes = [seat for seat in self._decoding if seat.planned < seat.until or self._room(seat)]
         budget = self._plan_chunks(draft)
@@ -501,13 +509,22 @@ class Brain:
         """Whether a decode row has a page to write to, made where it can be."""
         if seat.ended or seat.planned >= seat.last:
             return False
-        while not self._cache.extend(seat.lease, seat.planned + 1):
-            if not self._relieve(seat):
-                return False
+        ahead = min(seat.last, seat.planned + self._ahead())
+        if ahead == seat.planned + 1 or not self._cache.extend(seat.lease, ahead):
+            while not self._cache.extend(seat.lease, seat.planned + 1):
+                if not self._relieve(seat):
+                    return False
         seat.short_since = -1
         seat.until = min(seat.lease.capacity, seat.last)
         self._edited.append(seat)
         return True
+
+    def _ahead(self) -> int:
+        """Tokens for which a decode row takes pages at once: a few pages while there are plenty, which saves calls."""
+        if self._pages_ahead is None:
+            plenty = min(self._cache.available()) > 16 * AHEAD * len(self._decoding)
+            self._pages_ahead = AHEAD * self._page if plenty else 1
+        return self._pages_ahead
 
     def _stretch(self, seat: Seat, end: int) -> int:
         """Pages for a chunk up to `end`, or for a shorter one; answers where it ends."""
