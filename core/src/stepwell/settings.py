@@ -132,7 +132,7 @@ ROLES: Mapping[str, str] = {
 }
 """Sections in which `use` chooses an offer, and the kind of that offer."""
 
-SECTIONS = (*CORE_SECTIONS, *ROLES, "server")
+SECTIONS = (*CORE_SECTIONS, *ROLES, "server", "replay")
 
 DEFAULTS: Mapping[str, str] = {
     "evict": "lru",

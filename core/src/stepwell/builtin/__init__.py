@@ -6,11 +6,14 @@ Each hook imports what it offers: whoever wants one part, such as the replay, do
 from collections.abc import Iterable
 
 from stepwell.abc.codec import Codec
+from stepwell.abc.evict import EvictionPolicy
 from stepwell.abc.prefetch import PrefetchPolicy
+from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.runner import Runner
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.sink import Sink
 from stepwell.abc.storage import Storage
+from stepwell.abc.write import WritePolicy
 from stepwell.markers import hookimpl
 from stepwell.offers import Offer
 
@@ -73,3 +76,37 @@ def stepwell_codecs() -> Iterable[Offer[Codec]]:
     from stepwell.builtin.sim_codec import SimCodec
 
     return [Offer("sim", SimCodec, SimConfig)]
+
+
+@hookimpl
+def stepwell_evictors() -> Iterable[Offer[EvictionPolicy]]:
+    """Least recently used."""
+    from stepwell.builtin.lru import Lru
+
+    return [Offer("lru", Lru)]
+
+
+@hookimpl
+def stepwell_writers() -> Iterable[Offer[WritePolicy]]:
+    """What is copied down a tier."""
+    from stepwell.builtin.writers import (
+        SelectiveConfig,
+        WriteBack,
+        WriteBackConfig,
+        WriteThrough,
+        WriteThroughSelective,
+    )
+
+    return [
+        Offer("write_through", WriteThrough),
+        Offer("write_through_selective", WriteThroughSelective, SelectiveConfig),
+        Offer("write_back", WriteBack, WriteBackConfig),
+    ]
+
+
+@hookimpl
+def stepwell_retainers() -> Iterable[Offer[RetentionPolicy]]:
+    """Which lengths stay restorable."""
+    from stepwell.builtin.retain import Tail
+
+    return [Offer("tail", Tail)]

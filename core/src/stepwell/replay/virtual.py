@@ -256,7 +256,7 @@ class Shell:
         result.bytes_moved = {direction: pages * page for direction, pages in moved.items()}
         result.token_bytes = sum(group.token_bytes for group in parts.groups)
         brain = parts.brain.stats()
-        result.retractions = int(brain.get("retractions", 0))
-        result.computed_tokens = int(brain.get("prompt_tokens_computed", 0))
+        result.retractions = int(brain["retractions"])
+        result.computed_tokens = int(brain["computed_tokens"])
         parts.cache.audit()
         return result

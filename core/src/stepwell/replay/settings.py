@@ -1,0 +1,36 @@
+"""The `[replay]` table: the hardware that a replay pretends to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.schedule.timing import PRESETS
+
+DEVICE_GIB = {"h200-llama8b": 105.0, "a10g-llama8b": 5.0, "cpu-smollm2": 1.0}
+"""What weights and activations leave for pages on each preset's device: 141, 24 and no GB of memory, at 92%."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """The `[replay]` table: model, device and storage that a replay simulates. Pages are set in `[cache]`."""
+
+    preset: str = "h200-llama8b"
+    """Model and device of the timing model: h200-llama8b, a10g-llama8b or cpu-smollm2."""
+    storage_gib: float = 0.0
+    """Size of simulated storage; 0: none. Needs a host tier."""
+    storage_read_gb_s: float = 6.0
+    """Bandwidth from storage to host, 1e9 bytes a second."""
+    storage_write_gb_s: float = 3.0
+    """Bandwidth from host to storage, 1e9 bytes a second."""
+    storage_latency_ms: float = 1.0
+    """Of each transfer and of each question what storage holds."""
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset: {self.preset!r} is none of {', '.join(PRESETS)}")
+        for name in ("storage_read_gb_s", "storage_write_gb_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        for name in ("storage_gib", "storage_latency_ms"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than 0")

@@ -1,0 +1,111 @@
+"""From a config and the plugins' offers to what a replay runs on: policies as in production, the rest simulated."""
+
+# mypy: disable-error-code="type-abstract"
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from stepwell.abc.evict import EvictionPolicy
+from stepwell.abc.prefetch import PrefetchPolicy
+from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.runner import ModelInfo
+from stepwell.abc.schedule import SchedulePolicy
+from stepwell.abc.write import WritePolicy
+from stepwell.assemble import Place
+from stepwell.cache.cache import Cache, CacheShape
+from stepwell.config import DEFAULT, Config
+from stepwell.engine.brain import Brain, BrainSettings
+from stepwell.errors import PluginError
+from stepwell.plugins import Registry
+from stepwell.replay.links import Link, SimStore
+from stepwell.replay.settings import DEVICE_GIB, ReplaySettings
+from stepwell.replay.variants import Variant
+from stepwell.replay.virtual import Parts
+from stepwell.schedule.timing import PRESETS, Machine
+from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings
+from stepwell.sizing import size
+from stepwell.types import Full, GroupSpec
+
+MAX_RUNNING = 256
+"""Where the config does not say; the default of `engine.max_running` is one for small machines."""
+MAX_STEPS = 4096
+LONGEST = 1 << 30
+GIB = 2**30
+
+T = TypeVar("T")
+
+
+def build(config: Config, registry: Registry, variant: Variant, page_size: int) -> tuple[Parts, dict[str, object]]:
+    """Everything that one replay runs on, and a description of it. `page_size`: where the config does not say."""
+    settings = config.bind("replay", ReplaySettings)
+    cache_settings = config.bind("cache", CacheSettings)
+    if config.origin("cache", "page_size") is DEFAULT:
+        cache_settings = replace(cache_settings, page_size=page_size)
+    timing = PRESETS[settings.preset]
+    group = GroupSpec("full", Full(), int(timing.kv_bytes), tuple(range(timing.layers)))
+    pools = size(config, cache_settings, (group,), int(DEVICE_GIB[settings.preset] * GIB))
+    host = pools.host if variant.host else (0,)
+    storage_gib = settings.storage_gib if variant.storage else 0.0
+    if storage_gib and not any(host):
+        raise config.error("replay", "storage_gib", "storage needs a host tier; set cache.host_gib or cache.host_pages")
+
+    cache = Cache(
+        CacheShape((group,), cache_settings.page_size, pools.device, host),
+        evict=lambda tier, spec: _made(config, registry, "evict", EvictionPolicy),
+        write=_made(config, registry, "write", WritePolicy),
+        retain=_made(config, registry, "retain", RetentionPolicy),
+        storage=storage_gib > 0,
+    )
+    model = ModelInfo(settings.preset, settings.preset, "bfloat16", "replay", LONGEST, LONGEST, ())
+    brain = Brain(
+        model=model,
+        cache=cache,
+        policy=_made(config, registry, "schedule", SchedulePolicy),
+        prefetch=_made(config, registry, "prefetch", PrefetchPolicy) if storage_gib else None,
+        settings=_limits(config),
+    )
+    page_bytes = group.token_bytes * cache_settings.page_size
+    parts = Parts(brain, cache, model, (group,), cache_settings.page_size, Machine(timing, [page_bytes]))
+    parts.keep = variant.cache
+    if storage_gib:
+        latency = settings.storage_latency_ms / 1e3
+        parts.store = SimStore(int(storage_gib * GIB))
+        parts.read = Link(settings.storage_read_gb_s * 1e9, latency)
+        parts.write = Link(settings.storage_write_gb_s * 1e9, latency)
+    setup: dict[str, object] = {
+        "preset": settings.preset,
+        "page_size": cache_settings.page_size,
+        "device_pages": pools.device[0],
+        "host_pages": host[0],
+        "storage_gib": storage_gib,
+        **{role: config.use(role, default) for role, default in DEFAULTS.items()},
+    }
+    return parts, setup
+
+
+def _limits(config: Config) -> BrainSettings:
+    engine = config.bind("engine", EngineSettings)
+    unset = config.origin("engine", "max_running") is DEFAULT
+    return BrainSettings(
+        max_prefill_tokens=engine.max_prefill_tokens,
+        chunk=engine.chunk or engine.max_prefill_tokens,
+        max_running=MAX_RUNNING if unset else engine.max_running,
+        max_waiting=LONGEST,
+        depth=1,
+        max_steps=MAX_STEPS,
+    )
+
+
+def _made(config: Config, registry: Registry, role: str, kind: type[T]) -> T:
+    choice = config.choose(role, role, registry, DEFAULTS[role])
+    made: object = choice.offer.make(choice.settings, Place(choice.offer.name, "cpu", lambda: config.cache_dir))
+    if not isinstance(made, kind):
+        raise PluginError(f"{role}.use = {choice.offer.name!r}: made a {type(made).__name__}, no {kind.__name__}")
+    return made
+
+
+def eviction(config: Config, registry: Registry) -> EvictionPolicy:
+    """The eviction policy that the config names."""
+    return _made(config, registry, "evict", EvictionPolicy)
