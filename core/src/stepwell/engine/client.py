@@ -14,6 +14,7 @@ from typing import Protocol, Self
 import msgspec
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from stepwell.engine import wire
 from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
@@ -90,10 +91,10 @@ class EngineClient:
         self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, uuid.uuid4().bytes)
         self._socket.setsockopt(zmq.LINGER, 200)
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)  # what was meant for a dead engine must not reach its successor
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.set_hwm(MANY)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        self._connected = False
         self._socket.connect(address)
         self._out: asyncio.Queue[wire.FromFront] = asyncio.Queue()
         self._answers: dict[str, Outputs] = {}
@@ -228,21 +229,29 @@ class EngineClient:
                 self._take(message)
 
     async def _watch(self) -> None:
+        """Join whatever engine is there now; it ignores what was meant for its predecessor and comes before that."""
         while True:
-            await self._monitor.recv_multipart()
+            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
+            self._connected = event == zmq.EVENT_CONNECTED
+            if self._connected:
+                self._out.put_nowait(wire.Join())
+                continue
+            while await self._socket.poll(0):  # what it still said, its last words among them, comes first
+                await asyncio.sleep(0.001)
             if self._joined.is_set():
                 self._lose("the engine's process ended")
 
     async def _keep(self) -> None:
         while True:
+            await asyncio.sleep(wire.BEAT_S)
+            if not self._connected:
+                continue
             if not self._joined.is_set():
-                if self._out.empty():
-                    self._out.put_nowait(wire.Join())
+                self._out.put_nowait(wire.Join())
             elif self._clock() - self._heard > self._silent_s:
                 self._lose(f"the engine was silent for {self._silent_s:g} s")
             else:
                 self._out.put_nowait(wire.Beat())
-            await asyncio.sleep(wire.BEAT_S if self._joined.is_set() else wire.BEAT_S / 5)
 
     # --- states ------------------------------------------------------------------------------------------------
 
