@@ -14,18 +14,21 @@ import numpy as np
 import openai
 import pytest
 import uvicorn
-from stepwell_server.app import Front, make_app
-from stepwell_server.settings import ServerSettings
 
 from stepwell.abc.codec import Codec, TextStream
 from stepwell.engine.client import Outputs
 from stepwell.engine.messages import Hello, Output, Pulse
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, TokenLogprob
+from stepwell_server.app import Front, make_app
+from stepwell_server.settings import ServerSettings
 
 EOS = 256
 VOCAB = 260
 CONTEXT = 4096
+
+
+HELLO = Hello("well-1", CONTEXT, VOCAB, (EOS,), 16, {"model": "abc", "page_size": "16"}, True, "x")
 
 
 class ByteStream:
@@ -75,10 +78,9 @@ class FakeEngine:
     step_s: float = 0.0
     slots: int = 64
     refuse: Callable[[Request], str | None] = lambda request: None
+    later: bool = False
     cached: Cached = field(default_factory=Cached)
-    hello: Hello = field(
-        default_factory=lambda: Hello("well-1", CONTEXT, VOCAB, (EOS,), 16, {"model": "abc", "page_size": "16"}, True, "x")
-    )
+    hello: Hello = field(default_factory=lambda: HELLO)
     why_down: str = ""
     restarts: int = 0
     seen: list[Request] = field(default_factory=list)
@@ -106,7 +108,7 @@ class FakeEngine:
         if self.why_down:
             outputs.put(Output(request.rid, finish="error", error=self.why_down))
         elif refused:
-            outputs.put(Output(request.rid, finish="refused", error=refused))
+            outputs.put(Output(request.rid, finish="refused", error=refused, later=self.later))
         else:
             self.running[request.rid] = outputs, asyncio.create_task(self._answer(request, outputs))
         return outputs
@@ -114,11 +116,10 @@ class FakeEngine:
     async def _answer(self, request: Request, outputs: Outputs) -> None:
         self._room = self._room or asyncio.Semaphore(self.slots)
         async with self._room:
-            prompt, count, wanted = len(request.tokens) // 4, 0, request.sampling.logprobs
-            for token in self.script(request):
+            prompt, wanted = len(request.tokens) // 4, request.sampling.logprobs
+            for count, token in enumerate(self.script(request), 1):
                 await asyncio.sleep(self.step_s)
                 stop = token == EOS and not request.sampling.ignore_eos
-                count += 1
                 finish = "stop" if stop else "length" if count == request.sampling.max_tokens else None
                 top = tuple((token + i, -0.5 - i) for i in range(wanted or 0))
                 scored = None if wanted is None else (TokenLogprob(-0.5, top),)
@@ -164,7 +165,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
 
     def openai(self, **options: object) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 20, **options})
+        return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, **options})
 
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)

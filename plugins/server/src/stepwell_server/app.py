@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from stepwell.abc.codec import Codec
 from stepwell.cache.keys import namespace
@@ -23,11 +23,12 @@ from stepwell_server import health, read
 from stepwell_server.answer import Span, chunks, collect, run
 from stepwell_server.body import chat_body, completion_body
 from stepwell_server.choice import Choice
+from stepwell_server.collector import EngineCollector
 from stepwell_server.deliver import GONE, ClientGone, EventStream, begin, unless_gone
 from stepwell_server.errors import ApiError, failed, unavailable
 from stepwell_server.format import ChatFormat, Format, Head, TextFormat
 from stepwell_server.gate import Gate
-from stepwell_server.metrics import EngineCollector, Meter
+from stepwell_server.metrics import Meter
 from stepwell_server.port import Engine
 from stepwell_server.prepare import Asked, Limits, Preparer
 from stepwell_server.settings import ServerSettings
@@ -46,7 +47,6 @@ class Front:
     codec: Codec | None = None
     engine: Engine | None = None
     starting: str = "the engine is starting"
-    draining: bool = False
     aliases: tuple[str, ...] = ()
     """Further names under which clients may ask for the model."""
     meter: Meter = field(default_factory=Meter)
@@ -60,8 +60,6 @@ class Front:
 
     def serving(self) -> tuple[Engine, Codec]:
         """Engine and codec, or the reason why nothing can be asked of them."""
-        if self.draining:
-            raise unavailable("the server is stopping", "stopping", 5)
         if self.engine is None or self.codec is None:
             raise unavailable(self.starting, "starting", 2)
         if self.engine.why_down:
@@ -77,7 +75,7 @@ class Front:
         return tuple(dict.fromkeys((*own, *self.aliases)))
 
 
-def make_app(front: Front) -> ASGIApp:
+def make_app(front: Front, lifespan: Lifespan[Starlette] | None = None) -> ASGIApp:
     """The application of a front end."""
     routes = [
         Route("/v1/chat/completions", _answering(front, chat), methods=["POST"], name="chat"),
@@ -95,7 +93,7 @@ def make_app(front: Front) -> ASGIApp:
             for verb, method in CONTROLS.items()
         ]
     handlers = {HTTPException: _http_error(front), ApiError: _api_error(front), Exception: _any_error(front)}
-    return Guarded(Starlette(routes=routes, exception_handlers=handlers), front)
+    return Guarded(Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), front)
 
 
 class Guarded:
@@ -168,11 +166,8 @@ async def completions(front: Front, request: Request) -> Response:
 async def answer(front: Front, request: Request, asked: Asked, form: Format) -> Response:
     """Run what was asked and answer, whole or as a stream."""
     engine, codec = front.serving()
-    hello = engine.hello
-    choices: Sequence[Choice] = [
-        Choice(i, codec, asked.stop, asked.logprobs is not None, frozenset(hello.eos) | set(one.sampling.stop_ids))
-        for i, one in enumerate(asked.requests)
-    ]
+    ends, scored = frozenset(engine.hello.eos), asked.logprobs is not None
+    choices = [Choice(i, codec, asked.stop, scored, ends) for i in range(len(asked.requests))]
     steps = run(asked, choices, engine, Span(asked, front.gate, front.meter))
     if not asked.stream:
         body = await unless_gone(collect(asked, choices, steps, form), request.receive)
@@ -229,13 +224,13 @@ async def model(front: Front, request: Request) -> Response:
 
 async def ready(front: Front, request: Request) -> Response:
     """GET /health and /health/ready."""
-    found = await health.checked(front.engine, front.settings.pulse_s, front.starting, front.draining)
+    found = await health.checked(front.engine, front.settings.pulse_s, front.starting)
     return Response(msgspec.json.encode(found.report), 200 if found.ready else 503, media_type=JSON)
 
 
 async def live(front: Front, request: Request) -> Response:
     """GET /health/live."""
-    found = await health.checked(front.engine, front.settings.pulse_s, front.starting, front.draining)
+    found = await health.checked(front.engine, front.settings.pulse_s, front.starting)
     return Response(msgspec.json.encode(found.report), 200 if found.live else 503, media_type=JSON)
 
 

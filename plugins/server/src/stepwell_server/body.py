@@ -147,7 +147,7 @@ def _judge(message: Message, at: str) -> None:
     for i, part in enumerate(message.content if isinstance(message.content, list) else ()):
         where = f"{at}.content[{i}]"
         if part.type != "text":
-            raise bad(f"{where}.type", f"{where}: parts of type {_short(part.type)} are not supported, only text")
+            raise bad(f"{where}.type", f"{where}.type: parts of type {_short(part.type)} are not supported, only text")
         if part.text is None:
             raise bad(f"{where}.text", f"{where}.text is required")
 

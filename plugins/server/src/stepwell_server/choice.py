@@ -10,7 +10,7 @@ from stepwell.abc.codec import Codec
 from stepwell.engine.messages import Output
 from stepwell.engine.text import AnswerText
 from stepwell.types import Cached, TokenLogprob
-from stepwell_server.errors import ApiError, bad, unavailable
+from stepwell_server.errors import bad, unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,8 @@ def raise_unless_answer(output: Output) -> None:
     why = output.error or "no reason given"
     match output.finish:
         case "refused":
-            raise refusal(why)
+            raise unavailable(why, "not_now", 1) if output.later else bad(None, why, "refused_by_engine")
         case "error":
             raise unavailable(f"the engine failed: {why}", "engine_error", 1)
         case "abort":
             raise unavailable(f"the request was aborted: {why}", "aborted", 1)
-
-
-def refusal(why: str) -> ApiError:
-    """The engine does not take the request, and says why."""
-    return bad(None, why, "refused_by_engine")

@@ -34,7 +34,7 @@ class Health:
     report: Report
 
 
-def judge(engine: Engine | None, pulse_s: float, starting: str, draining: bool) -> Health:
+def judge(engine: Engine | None, pulse_s: float, starting: str) -> Health:
     """What can be said now. `starting`: why there is no engine yet."""
     if engine is None:
         return Health(False, False, Report("starting", starting))
@@ -43,15 +43,15 @@ def judge(engine: Engine | None, pulse_s: float, starting: str, draining: bool) 
         return Health(False, False, Report("down", why))
     pulse = engine.last_pulse
     running, waiting = (pulse.running, pulse.waiting) if pulse else (None, None)
-    if draining:
+    if pulse is not None and pulse.values.get("draining"):
         return Health(True, False, Report("draining", "the server is stopping", running, waiting))
     return Health(True, True, Report("ok", "", running, waiting))
 
 
-async def checked(engine: Engine | None, pulse_s: float, starting: str, draining: bool) -> Health:
+async def checked(engine: Engine | None, pulse_s: float, starting: str) -> Health:
     """The same; a pulse that lies unread because this process was busy gets the time to be read."""
-    health = judge(engine, pulse_s, starting, draining)
+    health = judge(engine, pulse_s, starting)
     if engine is not None and not health.live and not engine.why_down:
         await asyncio.sleep(SETTLE_S)
-        health = judge(engine, pulse_s, starting, draining)
+        health = judge(engine, pulse_s, starting)
     return health

@@ -1,16 +1,13 @@
-"""What /metrics shows: the front end's own counters, and the engine's from its latest sign of life."""
+"""The front end's own metrics: requests, answers and errors, tokens by tier, times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from stepwell.types import Cached
-from stepwell_server.port import Engine
 
 TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120)
 LATENCY = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600)
@@ -71,25 +68,3 @@ class Meter:
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-class EngineCollector(Collector):
-    """The engine's counters and gauges, as its latest pulse has them."""
-
-    def __init__(self, engine: Callable[[], Engine | None], pulse_s: float, waiting: Callable[[], int]) -> None:
-        self._engine, self._pulse_s, self._waiting = engine, pulse_s, waiting
-
-    def collect(self) -> Iterator[Metric]:
-        engine = self._engine()
-        up = engine is not None and engine.alive(self._pulse_s)
-        yield GaugeMetricFamily("stepwell_engine_up", "Whether the engine's serving loop is heard", value=float(up))
-        yield GaugeMetricFamily("stepwell_front_waiting", "Answers not begun, as the front end sees", self._waiting())
-        if engine is None:
-            return
-        yield CounterMetricFamily("stepwell_engine_losses", "How often the engine was lost", engine.restarts)
-        pulse = engine.last_pulse
-        if pulse is None:
-            return
-        yield CounterMetricFamily("stepwell_engine_ticks", "Turns of the serving loop", pulse.ticks)
-        yield GaugeMetricFamily("stepwell_running", "Requests in the batch", pulse.running)
-        yield GaugeMetricFamily("stepwell_waiting", "Requests in the queue", pulse.waiting)

@@ -126,7 +126,7 @@ class Preparer:
         n = body.n or 1
         self._count(len(prompts), n)
         default = COMPLETION_TOKENS if prefix == "cmpl" else self._limits.default_tokens
-        lengths = [max_tokens(prompt, wanted, default, hello.context) for prompt in prompts]
+        lengths = [max_tokens(prompt, wanted, default, hello) for prompt in prompts]
         keys = routing_keys(body, headers, len(prompts))
         ids = stop_ids(body, hello.vocab)
         space = namespace({**hello.namespace, "salt": body.cache_salt})
@@ -198,8 +198,12 @@ def _ids(tokens: Sequence[int], at: str, vocab: int) -> bytes:
     return ids.astype("<i4").tobytes()
 
 
-def max_tokens(prompt: Prompt, wanted: int | None, default: int | None, context: int) -> int:
-    """How long the answer may get. Refuses what the model's context cannot hold."""
+def max_tokens(prompt: Prompt, wanted: int | None, default: int | None, hello: Hello) -> int:
+    """How long the answer may get. Refuses what the model's context cannot hold.
+
+    An answer without a length gets what is left of the largest request; where nothing is, the engine says so best.
+    """
+    context = hello.context
     room = context - prompt.length
     if prompt.length == 0:
         raise bad(prompt.field, f"{prompt.field} is empty")
@@ -215,7 +219,8 @@ def max_tokens(prompt: Prompt, wanted: int | None, default: int | None, context:
             f"max_tokens: {prompt.length} prompt tokens and {wanted} to answer exceed the context of {context}",
             "context_length_exceeded",
         )
-    return wanted or min(default or room, room)
+    left = context if hello.largest is None else hello.largest - prompt.length
+    return wanted or min(default or room, room, left if left > 0 else room)
 
 
 def routing_keys(body: Body, headers: Mapping[str, str], prompts: int) -> list[str | None]:

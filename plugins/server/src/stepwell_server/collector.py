@@ -1,0 +1,92 @@
+"""The engine's numbers under /metrics, as its latest sign of life has them.
+
+The names that operators build alarms on are fixed here. Whatever else an engine counts appears as it calls it, untyped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+
+from stepwell.engine.messages import Pulse
+from stepwell_server.memory import family
+from stepwell_server.port import Engine
+
+MOVED = {"bytes_loaded": "load", "bytes_saved": "save", "bytes_stored": "store", "bytes_fetched": "fetch"}
+CACHED = {"cached_device": "device", "cached_host": "host", "cached_storage": "storage", "computed_tokens": "computed"}
+COUNTERS = {
+    "retractions": "Requests that gave up their pages for others and continue later",
+    "generated_tokens": "Tokens sampled",
+    "step_errors": "Steps that failed as a whole",
+    "audit_failures": "Times the cache's books were wrong",
+    "pages_skipped_saves": "Saves that were wanted and not made: no host page was free or clean",
+    "pages_dropped_dirty": "Device pages evicted without the host copy that was wanted",
+}
+FAILED = re.compile(r"storage_failed_(\w+)")
+USAGE = re.compile(r"(device|host)_pages_(total|free|limbo|tree_only|held)\.(.+)")
+
+
+class EngineCollector(Collector):
+    """Asked by the registry at each scrape."""
+
+    def __init__(self, engine: Callable[[], Engine | None], pulse_s: float, waiting: Callable[[], int]) -> None:
+        self._engine, self._pulse_s, self._waiting = engine, pulse_s, waiting
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self._engine()
+        up = engine is not None and engine.alive(self._pulse_s)
+        yield GaugeMetricFamily("stepwell_engine_up", "Whether the engine's serving loop is heard", value=float(up))
+        yield GaugeMetricFamily("stepwell_front_waiting", "Answers not begun, as the front end sees", self._waiting())
+        memory = GaugeMetricFamily("stepwell_resident_bytes", "Memory of each process", labels=["process"])
+        for process, resident in family().items():
+            memory.add_metric([process], resident)
+        yield memory
+        if engine is None:
+            return
+        yield CounterMetricFamily("stepwell_engine_losses", "How often the engine was lost", engine.restarts)
+        if engine.last_pulse is not None:
+            yield from of_pulse(engine.last_pulse)
+
+
+def of_pulse(pulse: Pulse) -> Iterator[Metric]:
+    """The metrics of a sign of life."""
+    yield CounterMetricFamily("stepwell_engine_ticks", "Turns of the serving loop", pulse.ticks)
+    yield GaugeMetricFamily("stepwell_running", "Requests in the batch", pulse.running)
+    yield GaugeMetricFamily("stepwell_waiting", "Requests in the queue", pulse.waiting)
+    values = pulse.values
+    yield _labelled("stepwell_moved_bytes", "Bytes moved between tiers", "direction", MOVED, values)
+    yield _labelled("stepwell_engine_tokens", "Tokens by where they came from", "source", CACHED, values)
+    pages = GaugeMetricFamily("stepwell_pages", "Pages by tier, group and owner", labels=["tier", "group", "state"])
+    failed = CounterMetricFamily("stepwell_storage_failures", "Storage calls that failed, by reason", labels=["reason"])
+    rest: dict[str, list[tuple[str, float]]] = {}
+    for name, value in sorted(values.items()):
+        if name in MOVED or name in CACHED or name == "ticks":
+            continue
+        if usage := USAGE.fullmatch(name):
+            pages.add_metric([usage[1], usage[3], usage[2]], value)
+        elif failure := FAILED.fullmatch(name):
+            failed.add_metric([failure[1]], value)
+        elif name in COUNTERS:
+            yield CounterMetricFamily(f"stepwell_{name}", COUNTERS[name], value)
+        else:
+            plain, _, part = name.partition(".")
+            rest.setdefault(re.sub(r"\W", "_", plain), []).append((part, value))
+    yield pages
+    yield failed
+    for name, found in rest.items():
+        other = UnknownMetricFamily(f"stepwell_engine_{name}", "As the engine counts it", labels=["part"])
+        for part, value in found:
+            other.add_metric([part], value)
+        yield other
+
+
+def _labelled(
+    name: str, text: str, label: str, names: Mapping[str, str], values: Mapping[str, float]
+) -> CounterMetricFamily:
+    metric = CounterMetricFamily(name, text, labels=[label])
+    for key, value in names.items():
+        metric.add_metric([value], values.get(key, 0.0))
+    return metric

@@ -1,0 +1,117 @@
+"""The front end's process: `python -m stepwell_server.front --plan FILE`, started by the launcher."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+
+from stepwell.assemble import Assembly
+from stepwell.config import Config, environment
+from stepwell.engine.client import EngineClient
+from stepwell.engine.supervise import Lifeline
+from stepwell.errors import StepwellError
+from stepwell.process import FORMAT
+from stepwell_server.app import Front, make_app
+from stepwell_server.settings import ServerSettings
+
+FOREVER_S = 1e9
+DRAIN_S = 5
+"""Seconds for answers to be delivered once the engine has ended."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What the launcher tells a front end; in a file that only this user can read, since it holds keys."""
+
+    address: str
+    fd: int
+    config: str | None
+    sets: list[str]
+    extra: dict[str, object]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop. Exit status 0: told so; 2: the config cannot run; 1: anything else."""
+    parser = argparse.ArgumentParser(prog="python -m stepwell_server.front")
+    parser.add_argument("--plan", required=True, type=Path)
+    parser.add_argument("--ready-fd", type=int, default=-1)
+    parser.add_argument("--parent", type=int, default=0)
+    options = parser.parse_args(arguments)
+    lifeline = Lifeline(options.ready_fd, options.parent)
+    logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr)
+    try:
+        plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)
+        path = None if plan.config is None else Path(plan.config)
+        config = Config.load(path, environment(), plan.sets, plan.extra)
+        settings = config.bind("server", ServerSettings)
+        process = Process(plan, settings, Assembly(config, config.load_plugins()), lifeline)
+    except Exception as error:
+        return lifeline.failed(error)
+    return process.run()
+
+
+class Process:
+    """Uvicorn, and the connection to the engine that is made while it serves already."""
+
+    def __init__(self, plan: Plan, settings: ServerSettings, assembly: Assembly, lifeline: Lifeline) -> None:
+        self._plan, self._assembly, self._lifeline = plan, assembly, lifeline
+        self._log = logging.getLogger("stepwell.front")
+        model = getattr(assembly.resolved.chosen["runner"].settings, "model", None)
+        self.front = Front(settings, aliases=(model,) if isinstance(model, str) else ())
+        self._status = 0
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(self.front, self._lifespan),
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=int(settings.keep_alive_s),
+                timeout_graceful_shutdown=DRAIN_S,
+                lifespan="on",
+            )
+        )
+
+    def run(self) -> int:
+        """Serve until told to stop."""
+        self._server.run([socket.socket(fileno=self._plan.fd)])
+        return self._status
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        joining = asyncio.create_task(self._join())
+        self._lifeline.ready()
+        yield
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        if self.front.engine is not None:
+            await self.front.engine.close()
+        self.front.executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _join(self) -> None:
+        try:
+            self.front.starting = "the tokenizer is being loaded"
+            self.front.codec = await asyncio.to_thread(self._assembly.codec)
+            self.front.starting = "the engine is loading the model"
+            plugins = self._assembly.registry.digest()
+            self.front.engine = await EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S)
+            self._log.info("joined the engine: %s", self.front.names[0])
+        except StepwellError as error:
+            self._log.error("%s", error)
+            self.front.starting = str(error)
+            self._status, self._server.should_exit = 2, True
+        except Exception as error:
+            self._log.exception("the front end cannot join the engine")
+            self.front.starting = f"{type(error).__name__}: {error}"
+            self._status, self._server.should_exit = 1, True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

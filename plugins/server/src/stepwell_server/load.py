@@ -1,0 +1,329 @@
+"""A load test: many clients stream chats that share prefixes, and some leave in the middle.
+
+Speaks HTTP itself over asyncio streams: the test shares its machine with what it tests, and a full client would
+take more of it than the server does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+WORDS = ("well", "water", "stone", "step", "deep", "cool", "light", "shade", "bucket", "rope", "rain", "river", "wall")
+SAMPLE_S = 5.0
+REST_S = 30.0
+"""How long the server may take to come to rest at the end."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What to do."""
+
+    url: str
+    clients: int
+    seconds: float
+    abort_share: float
+    prefixes: int
+    prefix_words: int
+    words: int
+    max_tokens: int
+    seed: int
+    model: str | None = None
+    api_key: str | None = None
+    admin_key: str | None = None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Percentiles of a time, in seconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class Found(msgspec.Struct):
+    """What came out."""
+
+    clients: int
+    seconds: float
+    completed: int
+    aborted: int
+    errors: dict[str, int]
+    tokens: int
+    tokens_per_s: float
+    cached_share: float
+    """Of the prompt tokens of completed answers."""
+    ttft_s: Spread | None
+    latency_s: Spread | None
+    memory: list[dict[str, float]]
+    """Resident MiB by process, over time."""
+    rest: dict[str, float]
+    """Requests and pages once all clients had gone."""
+    audit: str
+
+    @property
+    def clean(self) -> bool:
+        """No error, nothing left running, books in order."""
+        still = self.rest.get("running", 0) + self.rest.get("waiting", 0) + self.rest.get("pages_held", 0)
+        return not self.errors and still == 0 and self.audit in ("clean", "not asked for") and self.completed > 0
+
+
+@dataclass
+class Tally:
+    """What the clients have seen so far."""
+
+    completed: int = 0
+    aborted: int = 0
+    tokens: int = 0
+    prompt: int = 0
+    cached: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    ttft: list[float] = field(default_factory=list)
+    latency: list[float] = field(default_factory=list)
+
+
+async def run(load: Load, console: Console) -> Found:
+    """Put the load on, then look whether the server comes to rest."""
+    model = load.model or await _model(load)
+    tally, memory = Tally(), [await _memory(load, 0.0)]
+    begin = time.monotonic()
+    until = begin + load.seconds
+    clients = [asyncio.create_task(_client(load, model, i, until, tally)) for i in range(load.clients)]
+    with console.status("under load") as status:
+        while any(not client.done() for client in clients):
+            await asyncio.wait(clients, timeout=SAMPLE_S)
+            now = time.monotonic() - begin
+            memory.append(await _memory(load, now))
+            status.update(
+                f"{now:.0f} s: {tally.completed} answers, {tally.aborted} broken off, {tally.errors.total()} errors"
+            )
+    spent = time.monotonic() - begin
+    rest = await _rest(load)
+    memory.append(await _memory(load, time.monotonic() - begin))
+    return Found(
+        clients=load.clients,
+        seconds=round(spent, 2),
+        completed=tally.completed,
+        aborted=tally.aborted,
+        errors=dict(tally.errors),
+        tokens=tally.tokens,
+        tokens_per_s=round(tally.tokens / spent, 1),
+        cached_share=round(tally.cached / max(1, tally.prompt), 4),
+        ttft_s=spread(tally.ttft),
+        latency_s=spread(tally.latency),
+        memory=memory,
+        rest=rest,
+        audit=await _audit(load),
+    )
+
+
+async def _client(load: Load, model: str, number: int, until: float, tally: Tally) -> None:
+    dice = random.Random(f"{load.seed}/{number}")
+    while time.monotonic() < until:
+        patience = dice.randrange(load.max_tokens) if dice.random() < load.abort_share else None
+        try:
+            async with asyncio.timeout(max(60.0, load.seconds)):
+                await _ask(load, _body(load, model, dice), patience, tally)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            tally.errors[f"connection: {type(error).__name__}"] += 1
+            await asyncio.sleep(0.5)
+        except Refused as error:
+            tally.errors[str(error)] += 1
+            await asyncio.sleep(0.5)
+
+
+def _body(load: Load, model: str, dice: random.Random) -> bytes:
+    prefix = random.Random(f"{load.seed}/prefix/{dice.randrange(load.prefixes)}")
+    system = " ".join(prefix.choices(WORDS, k=load.prefix_words))
+    question = " ".join(dice.choices(WORDS, k=dice.randint(1, load.words)))
+    return msgspec.json.encode(
+        {
+            "model": model,
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+            "max_tokens": load.max_tokens,
+            "temperature": dice.choice((0, 1)),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    )
+
+
+async def _ask(load: Load, body: bytes, patience: int | None, tally: Tally) -> None:
+    """One streamed answer; broken off after `patience` chunks."""
+    begin = time.monotonic()
+    first, seen, usage, over = 0.0, 0, None, False
+    stream = _events(load, body)
+    try:
+        async for data in stream:
+            if data == b"[DONE]":
+                over = True
+                break
+            chunk = msgspec.json.decode(data)
+            if "error" in chunk:
+                raise Refused(f"stream: {chunk['error']['code']}: {chunk['error']['message'][:80]}")
+            usage = chunk.get("usage") or usage
+            first = first or time.monotonic() - begin
+            seen += 1
+            if patience is not None and seen > patience:
+                tally.aborted += 1
+                return
+    finally:
+        await stream.aclose()
+    if not over or usage is None:
+        raise Refused("stream: ended without its end")
+    tally.completed += 1
+    tally.tokens += usage["completion_tokens"]
+    tally.prompt += usage["prompt_tokens"]
+    tally.cached += usage["prompt_tokens_details"]["cached_tokens"]
+    tally.ttft.append(first)
+    tally.latency.append(time.monotonic() - begin)
+
+
+# --- HTTP --------------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """The server answered with an error, or not to the end."""
+
+
+async def _events(load: Load, body: bytes) -> AsyncGenerator[bytes, None]:
+    """Data of the server-sent events that answer a chat. Closing it early closes the connection."""
+    reader, writer = await _send(load, "POST", "/v1/chat/completions", load.api_key, body)
+    try:
+        status, headers = await _head(reader)
+        if status != 200:
+            error = msgspec.json.decode(await _rest_of(reader, headers))["error"]
+            raise Refused(f"{status}: {error['code']}")
+        while (size := int(await reader.readline(), 16)) > 0:
+            chunk = await reader.readexactly(size + 2)
+            for line in chunk.splitlines():
+                if line.startswith(b"data: "):
+                    yield line[6:]
+    finally:
+        writer.close()
+
+
+async def _get(load: Load, path: str, key: str | None, method: str = "GET") -> bytes:
+    reader, writer = await _send(load, method, path, key, b"")
+    try:
+        status, headers = await _head(reader)
+        body = await _rest_of(reader, headers)
+        if status != 200:
+            raise Refused(f"{path}: {status}: {body[:200].decode(errors='replace')}")
+        return body
+    finally:
+        writer.close()
+
+
+async def _send(
+    load: Load, method: str, path: str, key: str | None, body: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(load.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+    head = [f"{method} {path} HTTP/1.1", f"host: {parts.netloc}", "connection: close", f"content-length: {len(body)}"]
+    head += [f"authorization: Bearer {key}"] if key else []
+    writer.write("\r\n".join([*head, "content-type: application/json", "", ""]).encode() + body)
+    await writer.drain()
+    return reader, writer
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+    return int(lines[0].split()[1]), headers
+
+
+async def _rest_of(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    return await reader.readexactly(int(headers["content-length"]))
+
+
+# --- the server, looked at ---------------------------------------------------------------------------------------
+
+
+async def _model(load: Load) -> str:
+    listed = msgspec.json.decode(await _get(load, "/v1/models", load.api_key))
+    return str(listed["data"][0]["id"])
+
+
+async def metrics(load: Load) -> dict[str, float]:
+    """Samples of /metrics by name and labels, as they are written there."""
+    text = (await _get(load, "/metrics", None)).decode()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines() if line[:1] != "#")
+    }
+
+
+async def _memory(load: Load, at: float) -> dict[str, float]:
+    found = {"t": round(at, 1)}
+    for name, value in (await metrics(load)).items():
+        if process := re.fullmatch(r'stepwell_resident_bytes\{process="(\w+)"\}', name):
+            found[process[1]] = round(value / 2**20, 1)
+    return found
+
+
+async def _rest(load: Load) -> dict[str, float]:
+    """Requests and device pages once nothing runs any more, or after `REST_S`."""
+    deadline = time.monotonic() + REST_S
+    while True:
+        await asyncio.sleep(1.0)  # two signs of life of the engine
+        found = await metrics(load)
+        rest = {name: found.get(f"stepwell_{name}", 0.0) for name in ("running", "waiting", "front_waiting")}
+        for state in ("total", "free", "tree_only", "limbo", "held"):
+            pattern = re.compile(rf'stepwell_pages\{{.*state="{state}".*tier="device".*\}}')
+            rest[f"pages_{state}"] = sum(value for name, value in found.items() if pattern.fullmatch(name))
+        if not any(rest[name] for name in ("running", "waiting", "pages_held", "pages_limbo")):
+            return rest
+        if time.monotonic() > deadline:
+            return rest
+
+
+async def _audit(load: Load) -> str:
+    if load.admin_key is None:
+        return "not asked for"
+    try:
+        await _get(load, "/admin/audit", load.admin_key, "POST")
+    except Refused as error:
+        return str(error)
+    return "clean"
+
+
+# --- the report --------------------------------------------------------------------------------------------------
+
+
+def spread(values: list[float]) -> Spread | None:
+    """Percentiles; None of nothing."""
+    if not values:
+        return None
+    ranked = sorted(values)
+    at = [ranked[min(len(ranked) - 1, int(len(ranked) * share))] for share in (0.5, 0.9, 0.99)]
+    return Spread(*(round(value, 4) for value in (*at, ranked[-1])))
+
+
+def report(found: Found, console: Console) -> None:
+    """Print it."""
+    table = Table("", "", title=f"{found.clients} clients, {found.seconds:.0f} s", show_header=False)
+    table.add_row("answers", f"{found.completed} complete, {found.aborted} broken off")
+    table.add_row("errors", ", ".join(f"{count} x {kind}" for kind, count in found.errors.items()) or "none")
+    table.add_row(
+        "tokens", f"{found.tokens}, {found.tokens_per_s:.0f} a second; {found.cached_share:.0%} of prompts cached"
+    )
+    for name, times in (("time to first token", found.ttft_s), ("latency", found.latency_s)):
+        if times is not None:
+            table.add_row(name, f"p50 {times.p50:.3f}  p90 {times.p90:.3f}  p99 {times.p99:.3f}  max {times.max:.3f} s")
+    middle = found.memory[len(found.memory) // 2]
+    for process in [name for name in found.memory[-1] if name != "t"]:
+        ends = [sample.get(process, 0.0) for sample in (found.memory[0], middle, found.memory[-1])]
+        table.add_row(f"memory, {process}", "  ".join(f"{value:.0f} MiB" for value in ends) + "  (begin, middle, end)")
+    table.add_row("at rest", "  ".join(f"{name} {value:.0f}" for name, value in found.rest.items()))
+    table.add_row("audit", found.audit)
+    console.print(table)
