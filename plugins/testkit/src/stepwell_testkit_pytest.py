@@ -67,8 +67,9 @@ class FakeDist(Protocol):
 def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDist]:
     """Make installed distributions out of strings, in milliseconds.
 
-    `fake_dist("stepwell-x", {"stepwell_x": SOURCE}, {"stepwell.v1": {"x": "stepwell_x"}})`: each stands in a folder of its own at the front of `sys.path`, with metadata that `importlib.metadata` finds; at the
-    end its modules are forgotten. A later one comes before an earlier one, as on a real path.
+    `fake_dist("stepwell-x", {"stepwell_x": SOURCE}, {"stepwell.v1": {"x": "stepwell_x"}})`: each stands in a folder of
+    its own at the front of `sys.path`, with metadata that `importlib.metadata` finds; at the end its modules are
+    forgotten. A later one comes before an earlier one, as on a real path.
     """
     made: set[str] = set()
 
@@ -113,7 +114,7 @@ NoHooks = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture
 def no_hooks() -> NoHooks:
-    """Fails where a hook is called inside `with no_hooks(manager):`, or only those on one thread: `on=thread`."""
+    """A context manager of a plugin manager in which no hook may be called, or (`on=thread`) none by one thread."""
     return _no_hooks
 
 

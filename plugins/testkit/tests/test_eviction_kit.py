@@ -17,6 +17,8 @@ WRONG = [
     ("ForgetsTheHit", "fewer_pages_come_back_only_when_there_are_no_more"),
     ("ForgetsReturns", "a_hit_after_removal_makes_a_candidate_again"),
     ("ForgetsExposed", "an_exposed_segment_is_a_candidate_once"),
+    ("ListsTwice", "a_second_announcement_adds_nothing"),
+    ("RaisesOnSecondRemoval", "a_removal_of_what_was_never_a_candidate_is_no_error"),
     ("ListsTwice", "exposing_what_a_hit_has_listed_lists_it_once"),
     ("ListsTheHead", "a_split_keeps_the_tail_and_adds_no_candidate"),
     ("DropsTheTail", "a_split_keeps_the_tail_and_adds_no_candidate"),

@@ -73,6 +73,21 @@ class EvictionKit(Kit):
         ledger.policy.on_remove(segment)
         ledger.settle()
 
+    def test_a_removal_of_what_was_never_a_candidate_is_no_error(self, ledger: Ledger) -> None:
+        lower = ledger.insert(pages=4)
+        ledger.remove(ledger.split(lower))
+        ledger.policy.on_remove(Segment(1))
+        ledger.settle()
+
+    def test_a_second_announcement_adds_nothing(self, ledger: Ledger) -> None:
+        """Core announces a segment again when pages come back to it."""
+        segment = ledger.insert()
+        ledger.insert()
+        ledger.renew(segment)
+        ledger.settle()
+        ledger.remove(segment)
+        ledger.settle()
+
     def test_a_hit_after_removal_makes_a_candidate_again(self, ledger: Ledger) -> None:
         segment = ledger.insert()
         ledger.insert()

@@ -39,8 +39,14 @@ class Ledger:
         self._list(segment)
         self.policy.on_hit(segment)
 
+    def renew(self, segment: Segment) -> None:
+        """Pages come back to a segment, a candidate or not: it is announced once more."""
+        segment.pages += 1
+        self._list(segment)
+        self.policy.on_insert(segment)
+
     def remove(self, segment: Segment) -> None:
-        """A segment is evicted for good."""
+        """A segment is evicted for good, or its node goes though the segment was no candidate."""
         self.listed.pop(segment, None)
         self.gone.pop(segment, None)
         self.policy.on_remove(segment)
@@ -103,6 +109,7 @@ class Ledger:
             self._any_hit,
             self._any_hit,
             self._any_return,
+            self._any_renewal,
             self._any_cover,
             self._any_expose,
             self._any_split,
@@ -127,6 +134,11 @@ class Ledger:
         if self.gone:
             self.hit(self._one(self.gone))
 
+    def _any_renewal(self) -> None:
+        kind = self.listed if self.dice.random() < 0.5 else self.gone
+        if kind:
+            self.renew(self._one(kind))
+
     def _any_cover(self) -> None:
         if self.listed:
             self.cover(self._one(self.listed))
@@ -143,8 +155,9 @@ class Ledger:
             self.split(self._one(long))
 
     def _any_removal(self) -> None:
-        if self.listed:
-            segment = self._one(self.listed)
+        kind = self.listed if self.dice.random() < 0.7 else self.gone
+        if kind:
+            segment = self._one(kind)
             self.remove(segment)
             self.policy.on_remove(segment)  # a second call is no error
 
