@@ -162,7 +162,7 @@ class Brain:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, or is in flight in any direction."""
-        return not (self._jobs or self._flights or self._stores or self._fetches)
+        return not (self._jobs or self._flights or self._stores or (self._fetches and self._fetches.open))
 
     @property
     def waiting(self) -> int:

@@ -45,7 +45,9 @@ class Fetches:
         self.pages = 0
         """Pages in flight over all fetches."""
 
-    def __len__(self) -> int:
+    @property
+    def open(self) -> int:
+        """Questions and fetches that storage has not answered yet."""
         return len(self._moving) + len(self._queries)
 
     # --- a request comes, runs, goes -------------------------------------------------------------------------
