@@ -20,10 +20,10 @@ from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.errors import PluginError
 from stepwell.plugins import Registry
 from stepwell.replay.links import Link, SimStore
-from stepwell.replay.settings import DEVICE_GIB, ReplaySettings
+from stepwell.replay.settings import ReplaySettings
 from stepwell.replay.variants import Variant
 from stepwell.replay.virtual import Parts
-from stepwell.schedule.timing import PRESETS, Machine
+from stepwell.schedule.timing import Machine
 from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings
 from stepwell.sizing import size
 from stepwell.types import Full, GroupSpec
@@ -43,9 +43,9 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
     cache_settings = config.bind("cache", CacheSettings)
     if config.origin("cache", "page_size") is DEFAULT:
         cache_settings = replace(cache_settings, page_size=page_size)
-    timing = PRESETS[settings.preset]
+    timing = settings.timing
     group = GroupSpec("full", Full(), int(timing.kv_bytes), tuple(range(timing.layers)))
-    pools = size(config, cache_settings, (group,), int(DEVICE_GIB[settings.preset] * GIB))
+    pools = size(config, cache_settings, (group,), settings.device_bytes)
     host = pools.host if variant.host else (0,)
     storage_gib = settings.storage_gib if variant.storage else 0.0
     if storage_gib and not any(host):
@@ -68,7 +68,7 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
     )
     page_bytes = group.token_bytes * cache_settings.page_size
     parts = Parts(brain, cache, model, (group,), cache_settings.page_size, Machine(timing, [page_bytes]))
-    parts.keep = variant.cache
+    parts.keep, parts.devices = variant.cache, settings.devices
     if storage_gib:
         latency = settings.storage_latency_ms / 1e3
         parts.store = SimStore(int(storage_gib * GIB))
@@ -76,6 +76,7 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
         parts.write = Link(settings.storage_write_gb_s * 1e9, latency)
     setup: dict[str, object] = {
         "preset": settings.preset,
+        "devices": settings.devices,
         "page_size": cache_settings.page_size,
         "device_pages": pools.device[0],
         "host_pages": host[0],

@@ -49,6 +49,7 @@ class Parts:
     store: SimStore | None = None
     read: Link | None = None
     write: Link | None = None
+    devices: int = 1
     keep: bool = True
     """Whether requests leave pages for others: off, this is serving without a prefix cache."""
 
@@ -174,7 +175,7 @@ class Shell:
         horizon = self._events_within(begin) if plan.horizon > 1 else None
         steps, seconds = self.parts.machine.run(plan, horizon)
         self.device_free_at = begin + seconds
-        self.result.gpu_seconds += seconds
+        self.result.gpu_seconds += seconds * self.parts.devices
         self.result.steps += steps
         tokens = tuple((FIRST_OUTPUT_TOKEN,) * steps if row.sample else () for row in plan.rows)
         copies = {copy.id: (True,) * len(copy.device) for copy in (*plan.loads, *plan.saves)}
