@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from stepwell.abc.schedule import SchedulePolicy, ScheduleView, WaitingView
 from stepwell.offers import Context, NoConfig
+
+_priority = attrgetter("priority")
 
 
 class Fcfs(SchedulePolicy):
@@ -15,6 +18,6 @@ class Fcfs(SchedulePolicy):
         """Nothing to set."""
 
     def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Sequence[WaitingView]:
-        if all(request.priority == waiting[0].priority for request in waiting):
+        if len(set(map(_priority, waiting))) < 2:
             return waiting
         return sorted(waiting, key=lambda request: -request.priority)

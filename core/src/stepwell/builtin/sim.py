@@ -1,8 +1,8 @@
 """A runner without a device: real pages, made-up tokens, so that a wrong page gives a wrong answer.
 
-Each page holds, for each of its tokens, a rolling hash of everything before it. A row continues the hash that it finds in
-its pages, and samples a token from all hashes that its attention group would read. So an answer depends on every page
-that a model would read, and `answer` says what it has to be.
+Each page holds, for each of its tokens, a rolling hash of everything before it. A row continues the hash that it finds
+in its pages, and samples a token from all hashes that its attention group would read. So an answer depends on every
+page that a model would read, and `answer` says what it has to be.
 """
 
 from __future__ import annotations

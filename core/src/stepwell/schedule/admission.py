@@ -41,8 +41,8 @@ def chunk_end(start: int, target: int, budget: int, page: int) -> int:
 class Forecast:
     """The share of the tokens that running requests may still generate for which pages are kept.
 
-    Clients declare far more tokens than they get, and requests end one by one, so not all of them are needed at once. The
-    share jumps up when pages ran out and sinks slowly while requests finish.
+    Clients declare far more tokens than they get, and requests end one by one, so not all of them are needed at once.
+    The share jumps up when pages ran out and sinks slowly while requests finish.
     """
 
     FLOOR = 0.1
@@ -68,9 +68,15 @@ class Room:
         self._page = cache.shape.page_size
         self._full = tuple(isinstance(group.need, Full) for group in cache.shape.groups)
         self._share = share
-        self._new = self._rest = self._count = 0
+        new = rest = count = 0
         for seat in seats:
-            self.add(seat)
+            count += 1
+            if seat.planned >= seat.target:
+                new += seat.last - seat.planned
+            else:
+                new += seat.last - seat.target
+                rest += max(0, seat.target - seat.lease.capacity)
+        self._new, self._rest, self._count = new, rest, count
 
     def add(self, seat: Seat) -> None:
         """One more runs."""

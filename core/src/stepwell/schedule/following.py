@@ -1,8 +1,8 @@
 """Requests that share a prefix which is being computed wait for it instead of computing it again.
 
-The first of them leads. A waiting request follows a leader while the next page that the leader will publish is one of its
-own. It asks anew each time, so a leader that publishes past the fork, finishes or is aborted holds nobody up, and the next
-of its followers leads in its place.
+The first of them leads. A waiting request follows a leader while the next page that the leader will publish is one of
+its own. It asks anew each time, so a leader that publishes past the fork, finishes or is aborted holds nobody up, and
+the next of its followers leads in its place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The waiting jobs, in arrival order, and the order in which they are tried.
 
-A policy proposes the order; the queue holds its aging bound against every policy, and arrival order against a broken one.
+A policy proposes the order; the queue holds its aging bound against every policy, and arrival order against a broken
+one.
 """
 
 from __future__ import annotations
@@ -55,10 +56,9 @@ class Queue:
         """Take admitted jobs out, and count for each that stays how many later ones went before it."""
         if not jobs:
             return
-        taken = {job.order for job in jobs}
-        self._aged -= sum(job.aged for job in jobs)
-        self._jobs = [job for job in self._jobs if job.order not in taken]
-        later = sorted(taken, reverse=True)
+        for job in jobs:
+            self.remove(job)
+        later = sorted((job.order for job in jobs), reverse=True)
         bound = self._policy.max_passes
         for job in self._jobs:
             while later and later[-1] < job.order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stepwell.abc.schedule import ScheduleView, WaitingView
 from stepwell.cache.cache import Cache
@@ -10,26 +10,24 @@ from stepwell.schedule.job import Job, Seat
 
 
 class View(ScheduleView):
-    """Probes are remembered on the job for as long as the cache's version stands."""
+    """Probes are remembered on the job for as long as the cache's version stands. `seats()` are those that run."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, seats: Callable[[], Iterable[Seat]]) -> None:
         self._cache = cache
-        self._now = 0.0
-        self._seats: Iterable[Seat] = ()
-
-    def at(self, now: float, seats: Iterable[Seat]) -> View:
-        """The same view at a later time."""
-        self._now = now
         self._seats = seats
-        return self
+        self._now = 0.0
 
     @property
     def now(self) -> float:
         return self._now
 
+    @now.setter
+    def now(self, now: float) -> None:
+        self._now = now
+
     @property
     def running(self) -> Sequence[Job]:
-        return [seat.job for seat in self._seats if not seat.ended]
+        return [seat.job for seat in self._seats()]
 
     @property
     def version(self) -> int:
