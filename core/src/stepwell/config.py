@@ -213,6 +213,8 @@ class Config:
             record = registry.record(section) if registry else None
             if record and not record.loaded:
                 self.notes.append(f"[{section}] ({origin}) is ignored: {record.sentence}")
+            elif section == "server":
+                continue  # the front end's: a file may serve both processes
             elif record or section in SECTIONS:
                 self.notes.append(f"[{section}] ({origin}) is ignored: nothing here uses it")
             else:

@@ -137,8 +137,8 @@ class Supervisor:
         self.restarted = 0
         """Restarts so far."""
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> int:
-        """Start all, call `ready`, watch until a signal or a death that ends it, stop all. Answers the exit status.
+    def run(self) -> int:
+        """Start all, watch until a signal or a death that ends it, stop all. Answers the exit status.
 
         Raises ConfigError where the first start of a child fails by the user's mistake, ChildFailed where it fails
         otherwise or a child cannot be kept running.
@@ -146,8 +146,6 @@ class Supervisor:
         before = {which: signal.signal(which, self._signal) for which in (signal.SIGTERM, signal.SIGINT)}
         try:
             self.start()
-            if self._stop is None:
-                ready()
             while self._stop is None:
                 self.watch(0.5)
             self._log.info("stopping: %s", self._stop)

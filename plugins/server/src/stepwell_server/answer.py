@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+import msgspec
+
 from stepwell.engine.client import Client, Outputs
 from stepwell.engine.messages import Output
 from stepwell_server.choice import Choice, Delta
@@ -73,27 +75,50 @@ async def run(asked: Asked, choices: Sequence[Choice], client: Client, span: Spa
 
 
 async def merge(running: Sequence[Outputs]) -> AsyncGenerator[tuple[int, Output], None]:
-    """Outputs of several requests in the order in which they come, with the place of their request."""
+    """Outputs of several requests with the place of their request; what came meanwhile comes as one.
+
+    So a front end that falls behind its engine sends fewer and larger pieces instead of falling further behind.
+    """
     if len(running) == 1:
         async for output in running[0]:
-            yield 0, output
+            yield 0, together(output, running[0])
         return
-    queue: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
+    ready: dict[int, Output] = {}
+    news = asyncio.Event()
     left = len(running)
-    tasks = [asyncio.create_task(_forward(i, outputs, queue)) for i, outputs in enumerate(running)]
+    tasks = [asyncio.create_task(_forward(i, outputs, ready, news)) for i, outputs in enumerate(running)]
     try:
         while left:
-            index, output = await queue.get()
-            left -= output.finish is not None
-            yield index, output
+            await news.wait()
+            news.clear()
+            while ready:
+                index, output = ready.popitem()
+                left -= output.finish is not None
+                yield index, output
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _forward(index: int, outputs: Outputs, queue: asyncio.Queue[tuple[int, Output]]) -> None:
+async def _forward(index: int, outputs: Outputs, ready: dict[int, Output], news: asyncio.Event) -> None:
     async for output in outputs:
-        queue.put_nowait((index, output))
+        ready[index] = joined(ready[index], output) if index in ready else output
+        news.set()
+
+
+def together(output: Output, outputs: Outputs) -> Output:
+    """An output with all that has come behind it."""
+    while (more := outputs.more()) is not None:
+        output = joined(output, more)
+    return output
+
+
+def joined(first: Output, second: Output) -> Output:
+    """Two outputs of a request as one."""
+    logprobs = None
+    if first.logprobs is not None or second.logprobs is not None:
+        logprobs = (*(first.logprobs or ()), *(second.logprobs or ()))
+    return msgspec.structs.replace(second, tokens=first.tokens + second.tokens, logprobs=logprobs)
 
 
 async def collect(asked: Asked, choices: Sequence[Choice], steps: Steps, form: Format) -> bytes:

@@ -22,6 +22,7 @@ from stepwell.engine.supervise import Lifeline
 from stepwell.errors import StepwellError
 from stepwell.process import FORMAT
 from stepwell_server.app import Front, make_app
+from stepwell_server.listen import url
 from stepwell_server.settings import ServerSettings
 
 FOREVER_S = 1e9
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     lifeline = Lifeline(options.ready_fd, options.parent)
     logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)
         path = None if plan.config is None else Path(plan.config)
@@ -67,6 +69,7 @@ class Process:
         self._log = logging.getLogger("stepwell.front")
         model = getattr(assembly.resolved.chosen["runner"].settings, "model", None)
         self.front = Front(settings, aliases=(model,) if isinstance(model, str) else ())
+        self._listening = socket.socket(fileno=plan.fd)
         self._status = 0
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -81,7 +84,7 @@ class Process:
 
     def run(self) -> int:
         """Serve until told to stop."""
-        self._server.run([socket.socket(fileno=self._plan.fd)])
+        self._server.run([self._listening])
         return self._status
 
     @asynccontextmanager
@@ -102,7 +105,7 @@ class Process:
             self.front.starting = "the engine is loading the model"
             plugins = self._assembly.registry.digest()
             self.front.engine = await EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S)
-            self._log.info("joined the engine: %s", self.front.names[0])
+            self._log.info("serving %s at %s/v1", self.front.names[0], url(self._listening))
         except StepwellError as error:
             self._log.error("%s", error)
             self.front.starting = str(error)

@@ -43,7 +43,7 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
             engine_child(address, path, sets, engine, restart=settings.on_engine_death == "restart"),
         ]
         supervisor = Supervisor(children, grace_s=assembly.resolved.engine.drain_s + GRACE_S)
-        return supervisor.run(lambda: console.print(f"[bold green]serving[/] at [bold]{where}/v1[/]", highlight=False))
+        return supervisor.run()
 
 
 def front_child(plan: Plan) -> Child:

@@ -19,6 +19,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from stepwell.errors import ConfigError
+
 WORDS = ("well", "water", "stone", "step", "deep", "cool", "light", "shade", "bucket", "rope", "rain", "river", "wall")
 SAMPLE_S = 5.0
 REST_S = 30.0
@@ -94,8 +96,11 @@ class Tally:
 
 async def run(load: Load, console: Console) -> Found:
     """Put the load on, then look whether the server comes to rest."""
-    model = load.model or await _model(load)
-    tally, memory = Tally(), [await _memory(load, 0.0)]
+    try:
+        model = load.model or await _model(load)
+        tally, memory = Tally(), [await _memory(load, 0.0)]
+    except (OSError, Refused) as error:
+        raise ConfigError(f"{load.url}: no server that could be put under load: {error}") from None
     begin = time.monotonic()
     until = begin + load.seconds
     clients = [asyncio.create_task(_client(load, model, i, until, tally)) for i in range(load.clients)]
