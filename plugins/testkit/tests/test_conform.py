@@ -1,0 +1,90 @@
+"""A kit run on an offer, with no test file."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stepwell import ConfigError
+
+SUBJECTS = Path(__file__).parent / "subjects"
+
+SCRIPT = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, {subjects!r})
+from kit_subjects import dispatch, eviction, schedule, storage, write
+from stepwell import Capability, NoConfig, Offer
+from stepwell_testkit import conform
+
+@dataclass(frozen=True)
+class Folder:
+    root: Path
+
+def simple(cls):
+    return Offer("subject", lambda config, context: cls())
+
+def files(cls, *provides):
+    return Offer("subject", lambda config, context: cls(config.root / "pages"), Folder, provides=frozenset(provides))
+
+mesh = dispatch.Mesh(4)
+ranks = Offer("subject", lambda config, context: dispatch.Queues(mesh, context.rank, 8))
+sys.exit(conform({call}, Path({folder!r})))
+"""
+
+
+@dataclass
+class Run:
+    status: int
+    text: str
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(call):
+        """In a process of its own, as `stepwell doctor` is."""
+        source = SCRIPT.format(subjects=str(SUBJECTS), call=call, folder=str(tmp_path))
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        return Run(done.returncode, done.stdout + done.stderr)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "'write', simple(write.Selective), NoConfig()",
+        "'evict', simple(eviction.Lru), NoConfig()",
+        "'schedule', simple(schedule.Longest), NoConfig()",
+        "'dispatch', ranks, NoConfig()",
+        "'storage', simple(storage.Memory), NoConfig()",
+        "'storage', files(storage.Files, Capability.PERSISTENT, Capability.SHARED), Folder",
+    ],
+)
+def test_right_offers_conform(run, call):
+    done = run(call)
+    assert done.status == 0, done.text
+    assert " passed" in done.text
+
+
+def test_wrong_offers_do_not(run):
+    done = run("'write', simple(write.PercentReserve), NoConfig()")
+    assert done.status == 1
+    assert "test_its_reserve_is_a_share" in done.text
+
+
+def test_a_claim_is_tested(run):
+    done = run("'storage', files(storage.ForgetsAtTheEnd, Capability.PERSISTENT), Folder")
+    assert done.status == 1
+    assert "test_persistent_holds_over_the_end_of_a_process" in done.text
+
+
+def test_a_kind_without_a_kit_is_refused(tmp_path):
+    from stepwell_testkit import conform
+
+    with pytest.raises(ConfigError, match="no conformance kit for 'sink'; there are kits for storage, evict"):
+        conform("sink", None, None, tmp_path)
