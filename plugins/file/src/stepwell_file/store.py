@@ -26,8 +26,9 @@ from stepwell_file.retire import Retirer
 from stepwell_file.segment import BLOCK, Segment, Tail, append_gone
 from stepwell_file.space import Space
 
+CALL_BYTES = 4 << 20
 CALL_PAGES = 256
-"""Most pages in one system call; the kernel's own limit is 1,024 pieces."""
+"""Most bytes and pages in one system call. Larger ones gain nothing, and let threads wait for the last of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class FileStorage(Storage):
 
     def _cut(self, places: Sequence[tuple[Segment, int, int]], size: int) -> list[Run]:
         """Runs of neighbours, none so long that a thread would have nothing to do."""
-        most = min(CALL_PAGES, max(1, -(-len(places) // self._lanes.count)))
+        most = max(1, min(CALL_PAGES, CALL_BYTES // max(size, 1), -(-len(places) // self._lanes.count)))
         runs: list[Run] = []
         which: list[int] = []
         for segment, offset, at in places:

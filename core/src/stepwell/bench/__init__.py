@@ -1,0 +1,1 @@
+"""Measurements of the cache's parts; each is a command under `stepwell bench`."""
