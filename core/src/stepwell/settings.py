@@ -25,8 +25,6 @@ class CacheSettings:
     """What one attention group differs in: `[cache.groups.NAME]` with `device_pages` and `host_pages`."""
     save_pages_per_step: int = 256
     """Most pages copied from device to host in one step."""
-    load_pages_per_step: int = 4096
-    """Most pages copied from host to device in one step."""
 
     def __post_init__(self) -> None:
         at_least("page_size", self.page_size, 1)
@@ -35,7 +33,6 @@ class CacheSettings:
         at_least("host_pages", self.host_pages, 0)
         at_least("host_gib", self.host_gib, 0)
         at_least("save_pages_per_step", self.save_pages_per_step, 1)
-        at_least("load_pages_per_step", self.load_pages_per_step, 1)
         one_of_two("device_pages", self.device_pages, "device_gib", self.device_gib)
         one_of_two("host_pages", self.host_pages, "host_gib", self.host_gib)
         for name, group in self.groups.items():
