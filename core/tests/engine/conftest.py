@@ -1,4 +1,4 @@
-"""A world for a brain: the real cache, real pages on the sim runner, storage in a dictionary, a clock that counts turns."""
+"""A world for a brain: real cache, real pages on the sim runner, storage in a dictionary, a clock that counts turns."""
 
 from __future__ import annotations
 
@@ -340,3 +340,8 @@ class World:
 @pytest.fixture
 def world() -> type[World]:
     return World
+
+
+@pytest.fixture
+def patient() -> type[Patient]:
+    return Patient

@@ -33,7 +33,7 @@ def scenario(World, seed, **fixed):
         fail_saves=tuple(draw.sample(range(1, 6), draw.choice((0, 0, 2)))),
     )
     sim = replace(sim, **fixed.pop("sim", {}))
-    device = -(-longest * draw.choice((100, 120, 200, 400)) // 100 // page) + 2 * len(windows) + 1
+    device = -(-longest * draw.choice((100, 100, 130, 200, 400)) // 100 // page) + 2 * len(windows) + 1
     options = {
         "device": device,
         "host": device * draw.choice((1, 3)) if tiers else 0,
@@ -42,17 +42,20 @@ def scenario(World, seed, **fixed):
         "max_running": draw.choice((2, 5, 16)),
         "lag": draw.randrange(sim.depth),
         "step_retries": 9,
+        "reserve": draw.choice((0.0, 0.4)),
     }
     world = World(sim, **{**options, **fixed})
     stems = [bytes(draw.choices(b"abc", k=draw.choice((5, 16, 24, 33)))) for _ in range(3)]
+    grows = draw.random() < 0.5  # short prompts and long answers: pages run out while requests run
     work = []
     for number in range(draw.randrange(3, 12)):
         stem = draw.choice(stems).decode()
-        prompt = stem[: draw.randrange(1, len(stem) + 1)] + "".join(draw.choices("xyz", k=draw.randrange(8)))
+        cut = draw.randrange(1, 6 if grows else len(stem) + 1)
+        prompt = stem[:cut] + "".join(draw.choices("xyz", k=draw.randrange(8)))
         request = world.request(
             prompt,
             f"r{number}",
-            max_tokens=draw.randrange(1, longest - len(prompt)) if draw.random() < 0.6 else 1 + number,
+            max_tokens=draw.randrange(1, longest - len(prompt)) if grows or draw.random() < 0.3 else 1 + number,
             temperature=draw.choice((0.0, 0.0, 1.0)),
             seed=number,
             logprobs=draw.choice((None, None, 1)),
@@ -61,7 +64,7 @@ def scenario(World, seed, **fixed):
             store=draw.random() < 0.85,
             ttl=draw.choice((None, None, 5.0)),
         )
-        work.append((draw.randrange(30), request))
+        work.append((draw.randrange(4 if grows else 30), request))
     return world, work
 
 

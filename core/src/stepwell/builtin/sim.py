@@ -134,8 +134,8 @@ class SimRunner(Runner):
 
     def _result(self, plan: StepPlan, steps: int) -> StepResult:
         if plan.number in self.config.fail_steps:
-            for told in (*plan.rows, *plan.opens, *plan.tables):
-                self._slots.pop(told.slot, None)
+            for slot in {row.slot for row in plan.rows} | {edit.slot for edit in plan.tables}:
+                self._slots.pop(slot, None)
             return StepResult(plan.number, error="this step was told to fail")
         for opened in plan.opens:
             self._slots[opened.slot] = _Slot(opened, len(self.groups))

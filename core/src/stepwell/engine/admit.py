@@ -22,7 +22,7 @@ class Admission:
     """Passes over the queue; a pass is made only when something happened that may let somebody in.
 
     `look_past`: requests that do not fit now and that later ones may pass, in one pass. `look_at`: requests that a pass
-    looks at. `never(job)` ends a request that does not even fit into an idle engine.
+    looks at. `reserve`: where the forecast starts. `never(job)` ends a request that does not even fit into an idle engine.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Admission:
         counters: Counters,
         look_past: int,
         look_at: int,
+        reserve: float,
         never: Callable[[Job], None],
     ) -> None:
         self._cache = cache
@@ -50,7 +51,7 @@ class Admission:
         self._windowed = not all(isinstance(group.need, Full) for group in cache.shape.groups)
         self._news = True
         self._news_at = 0
-        self.forecast = Forecast()
+        self.forecast = Forecast(reserve)
         self.held_since: float | None = None
         """Since when somebody could run but for a fetch."""
 

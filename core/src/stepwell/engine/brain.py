@@ -56,6 +56,8 @@ class BrainSettings:
     """Requests that do not fit now and that smaller ones behind may pass, in one admission pass."""
     look_at: int = 512
     """Requests that one admission pass looks at."""
+    reserve: float = 0.4
+    """Share of the tokens that running requests may still generate for which pages are kept; adapts from here."""
     step_retries: int = 2
     """Failed steps after which a request ends with an error."""
     fetch_grace: float = 0.1
@@ -104,7 +106,7 @@ class Brain:
         self._room = RoomMaker(cache, self._batch, policy, self._view, self.counters, self._retract, self._fail)
         self._admission = Admission(
             cache, self._queue, self._batch, self._fetches, self._view, self.counters,
-            settings.look_past, settings.look_at, self._never,
+            settings.look_past, settings.look_at, settings.reserve, self._never,
         )  # fmt: skip
 
     # --- the shell's side --------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class Brain:
     def _sampled(
         self, seat: Seat, tokens: tuple[int, ...], logs: tuple[TokenLogprob, ...], *, decode: bool = False
     ) -> None:
-        """Tokens that may be a request's last: cut behind a stop, counted and told; the request ends where it does."""
+        """Tokens that may be a request's last: cut behind a stop, counted, told; the request ends with them."""
         finish = None
         if seat.stops is not None and not seat.stops.isdisjoint(tokens):
             finish = "stop"

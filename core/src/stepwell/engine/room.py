@@ -96,10 +96,10 @@ class RoomMaker:
     # --- pages ran out -----------------------------------------------------------------------------------------
 
     def _relieve(self, seat: Seat) -> bool:
-        """Pages ran out for a running request. True: try again now; False: it sits this step out or lost its seat.
+        """Pages ran out for a running request. True: try again now; False: it sits this step out or has to go.
 
-        Pages given up while steps are in flight come free only when those have completed. So the request first waits for
-        that, and only then takes pages from somebody; and waits for that to take effect before it takes more.
+        Pages given up while steps are in flight come free only when those have completed. So the request first waits
+        for that, and only then takes pages from somebody; and waits for that to take effect before it takes more.
         """
         batch = self._batch
         self.short = True

@@ -46,10 +46,10 @@ class Forecast:
     """
 
     FLOOR = 0.1
-    START = 0.4
 
-    def __init__(self) -> None:
-        self.share = self.START
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._floor = min(share, self.FLOOR)
 
     def ran_out(self) -> None:
         """A request had to be retracted."""
@@ -57,7 +57,7 @@ class Forecast:
 
     def finished(self) -> None:
         """A request came to its end."""
-        self.share += (self.FLOOR - self.share) / 128
+        self.share += (self._floor - self.share) / 128
 
 
 class Room:
