@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -79,19 +80,34 @@ class Assembly:
 
     def parts(self) -> Parts:
         """Everything that an engine runs on. On the thread that will run it, since a runner belongs to one."""
+        with ExitStack() as undo:
+            parts = self._parts(undo)
+            offers = {section: choice.offer for section, choice in self.resolved.chosen.items()}
+            self.registry.assembled(Plan(self.registry, self.config, offers))
+            undo.pop_all()
+        return parts
+
+    def _parts(self, undo: ExitStack) -> Parts:
+        """The parts; `undo` closes those that are there if a later one fails."""
         settings, chosen = self.resolved, self.resolved.chosen
         runner = self._make("runner", Runner)
+        undo.callback(runner.close)
         pools = size(self.config, settings.cache, runner.groups, runner.budget())
-        sinks = [self._make("sink", Sink)] if "sink" in chosen else []
-        hooked = self._hooked("stepwell_events")
-        cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
-        self._enough(cache, runner.groups)
         arena = None
         if any(pools.host):
             setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
             arena = Arena.create(runner.groups, settings.cache.page_size, pools.host, setting=setting)
+            undo.callback(arena.close)
+        sinks = [self._make("sink", Sink)] if "sink" in chosen else []
+        for sink in sinks:
+            undo.callback(sink.close)
+        hooked = self._hooked("stepwell_events")
+        cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
+        self._enough(cache, runner.groups)
         storage = self._make("storage", Storage) if "storage" in chosen else None
-        parts = Parts(
+        if storage is not None:
+            undo.callback(storage.close)
+        return Parts(
             hello=self._hello(runner, cache, storage),
             brain=self._brain(runner, cache),
             cache=cache,
@@ -108,9 +124,6 @@ class Assembly:
             on_stop=self.registry.stopping,
             summary=self._summary(runner, pools),
         )
-        offers = {section: choice.offer for section, choice in chosen.items()}
-        self.registry.assembled(Plan(self.registry, self.config, offers))
-        return parts
 
     # --- pieces ------------------------------------------------------------------------------------------------
 
@@ -118,14 +131,16 @@ class Assembly:
         def evict(tier: Tier, group: GroupSpec) -> EvictionPolicy:
             return self._make("evict", EvictionPolicy)
 
-        return Cache(
-            CacheShape(groups, self.resolved.cache.page_size, pools.device, pools.host),
-            evict=evict,
-            write=self._make("write", WritePolicy),
-            retain=self._make("retain", RetentionPolicy),
-            storage="storage" in self.resolved.chosen,
-            events=events,
-        )
+        shape = CacheShape(groups, self.resolved.cache.page_size, pools.device, pools.host)
+        write, retain = self._make("write", WritePolicy), self._make("retain", RetentionPolicy)
+        storage = "storage" in self.resolved.chosen
+        try:
+            return Cache(shape, evict=evict, write=write, retain=retain, storage=storage, events=events)
+        except (MemoryError, OverflowError):
+            pages = sum(pools.device) + sum(pools.host)
+            raise ConfigError(
+                f"memory does not suffice to keep track of {pages} pages: lower cache.device_pages and cache.host_pages"
+            ) from None
 
     def _brain(self, runner: Runner, cache: Cache) -> Brain:
         engine = self.resolved.engine

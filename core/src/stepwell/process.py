@@ -21,8 +21,9 @@ import msgspec
 from stepwell.assemble import Assembly
 from stepwell.config import Config, environment
 from stepwell.engine.gate import Gate
+from stepwell.engine.loop import Said
 from stepwell.engine.messages import Pulse
-from stepwell.engine.shell import Said, Shell
+from stepwell.engine.shell import Shell
 from stepwell.engine.supervise import Child, Lifeline
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"

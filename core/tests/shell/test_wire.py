@@ -14,8 +14,8 @@ import zmq
 from stepwell.engine import wire
 from stepwell.engine.client import EngineClient, EngineLost
 from stepwell.engine.gate import Gate
+from stepwell.engine.loop import News, Said
 from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
-from stepwell.engine.shell import News, Said
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, Sampling, TokenLogprob

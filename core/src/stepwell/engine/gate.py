@@ -19,8 +19,8 @@ import zmq
 
 from stepwell.engine import wire
 from stepwell.engine.client import MANY
+from stepwell.engine.loop import News, Said
 from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
-from stepwell.engine.shell import News, Said
 
 SILENT_S = 10.0
 """A front end that was not heard for so long is gone."""

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from stepwell.engine.client import EngineLost, Outputs
+from stepwell.engine.loop import Said
 from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
 from stepwell.engine.parts import Parts
-from stepwell.engine.shell import Said, Shell
+from stepwell.engine.shell import Shell
 from stepwell.errors import StepwellError
 from stepwell.schedule.request import Request
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stepwell.abc.runner import Runner
@@ -13,6 +15,7 @@ from stepwell.cache.cache import Cache
 from stepwell.engine.brain import Brain
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.messages import Hello
+from stepwell.errors import PluginError, StepwellError
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,42 @@ class Parts:
     """Hooks that want to know that the engine stops."""
     summary: Sequence[str] = ()
     """What was put together, a line each."""
+
+
+def open_up(parts: Parts, wake: Callable[[], None]) -> None:
+    """Have the runner allocate its pools and reach the host's memory, and storage too. Raises PluginError."""
+    pools = ", ".join(f"{count} pages of {name}" for name, count in parts.pages.items())
+    arena = parts.arena
+    with _blamed(f"the runner cannot hold {pools}; lower cache.device_pages or cache.device_gib"):
+        parts.runner.open(parts.page_size, parts.pages, parts.slots, wake)
+    if arena is not None:
+        with _blamed("the runner cannot reach the host tier's memory"):
+            parts.runner.pin(arena)
+    if arena is not None and parts.storage is not None:
+        with _blamed("storage cannot use the host tier's memory"):
+            parts.storage.attach(arena)
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    try:
+        yield
+    except StepwellError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{what} ({type(error).__name__}: {error})") from error
+
+
+def release(parts: Parts, *, storage: bool = True, arena: bool = True) -> None:
+    """Close what the parts hold; what fails in that is logged."""
+    log = logging.getLogger("stepwell.engine")
+    closing = [("the runner", parts.runner.close)]
+    if storage and parts.storage is not None:
+        closing.append(("storage", parts.storage.close))
+    if arena and parts.arena is not None:
+        closing.append(("the host tier", parts.arena.close))
+    for name, close in closing:
+        try:
+            close()
+        except Exception as error:
+            log.warning("%s failed to close: %s: %s", name, type(error).__name__, error)
