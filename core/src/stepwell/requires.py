@@ -69,9 +69,11 @@ def _within(have: Key, operator: str, text: str) -> bool:
         front = (bound[0], bound[1][:-1])
         return _order(have, bound) >= 0 and (have[0], _padded(have[1], len(front[1]))) == front
     order = _order(have, bound)
-    if operator == "<":
-        # 2.0rc1 is before 2.0, yet nobody who writes <2.0 wants it.
-        return order < 0 and not (bound[2] == _FINAL and _same_release(have, bound))
+    if _same_release(have, bound) and bound[2:] == (_FINAL, _NEVER, _LAST):
+        if operator == "<" and _before(have):
+            return False  # 2.0rc1 is before 2.0, yet nobody who writes <2.0 wants it
+        if operator == ">" and have[3] != _NEVER:
+            return False  # and 2.0.post1 is no more than 2.0 with another label
     return _holds(operator, order)
 
 
@@ -87,6 +89,11 @@ def _key(text: str) -> Key | None:
         stage = ("", 0)
     after = int(dash or post or 0) if has_post else _NEVER
     return int(epoch or 0), numbers, stage, after, int(dev_number or 0) if dev else _LAST
+
+
+def _before(version: Key) -> bool:
+    """Whether it is a pre-release."""
+    return version[2] != _FINAL or version[4] != _LAST
 
 
 def _order(one: Key, other: Key) -> int:
