@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 from stepwell.abc.schedule import SchedulePolicy
@@ -74,17 +74,13 @@ class Queue:
         jobs = self._jobs
         try:
             order = self._policy.order(jobs, view)
+            if order is jobs:
+                return tuple(jobs)
+            proposed = list(order)
         except Exception as error:
             self._fault(f"order raised {error!r}")
             return tuple(jobs)
-        if order is jobs:
-            return tuple(jobs)
-        if not _permutes(order, jobs):
+        if len(proposed) != len(jobs) or set(map(id, proposed)) != set(map(id, jobs)):
             self._fault("order is not a permutation of the waiting requests")
             return tuple(jobs)
-        return order  # type: ignore[return-value]  # the same objects, by the check above
-
-
-def _permutes(order: Iterable[object], jobs: Sequence[Job]) -> bool:
-    proposed = list(order)
-    return len(proposed) == len(jobs) and set(map(id, proposed)) == set(map(id, jobs))
+        return proposed  # type: ignore[return-value]  # the same objects, by the check above
