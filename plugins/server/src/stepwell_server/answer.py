@@ -23,12 +23,15 @@ class Span:
     """Times the answers of one request and counts them out of the gate."""
 
     def __init__(self, asked: Asked, gate: Gate, meter: Meter) -> None:
-        """Enter the gate; raises ApiError where it is closed."""
-        gate.enter(len(asked.requests))
         self._asked, self._gate, self._meter = asked, gate, meter
         self._begin = meter.clock()
         self._first = [0.0] * len(asked.requests)
-        self._unbegun = len(asked.requests)
+        self._unbegun = 0
+
+    def enter(self) -> None:
+        """Count the answers in; raises ApiError where too many wait already."""
+        self._gate.enter(len(self._asked.requests))
+        self._unbegun = len(self._asked.requests)
 
     def output(self, choice: Choice, output: Output) -> None:
         """Note an output that its choice has taken."""
@@ -56,6 +59,7 @@ async def run(asked: Asked, choices: Sequence[Choice], client: Client, span: Spa
     """
     running: list[Outputs] = []
     try:
+        span.enter()  # in here, since what never starts is never closed
         for request in asked.requests:
             running.append(await client.submit(request))
         async with aclosing(merge(running)) as outputs:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from stepwell.abc.codec import Codec
 from stepwell.cache.keys import namespace
@@ -37,6 +37,16 @@ from stepwell_server.shapes import Model, Models
 JSON = "application/json"
 CONTROLS = {"flush": "POST", "stats": "GET", "audit": "POST"}
 """Verbs of the engine under /admin, and their method."""
+ROUTES = {
+    "/v1/chat/completions": "chat/completions",
+    "/v1/completions": "completions",
+    "/v1/models": "models",
+    "/health": "health",
+    "/health/ready": "health",
+    "/health/live": "health",
+    "/metrics": "metrics",
+}
+"""Paths by the name under which they are counted; clients choose paths, so all others share one."""
 
 
 @dataclass
@@ -93,11 +103,13 @@ def make_app(front: Front, lifespan: Lifespan[Starlette] | None = None) -> ASGIA
             for verb, method in CONTROLS.items()
         ]
     handlers = {HTTPException: _http_error(front), ApiError: _api_error(front), Exception: _any_error(front)}
-    return Guarded(Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), front)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    return Guarded(app, front)
 
 
 class Guarded:
-    """Asks for the key that a path needs before anything else looks at the request."""
+    """Counts requests, and asks for the key that a path needs before anything else looks at them."""
 
     def __init__(self, app: ASGIApp, front: Front) -> None:
         self._app, self._front = app, front
@@ -107,15 +119,24 @@ class Guarded:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            key = next((key for prefix, key in self._keys.items() if scope["path"].startswith(prefix)), None)
-            try:
-                if key is not None:
-                    key.check(Request(scope).headers.get("authorization"))
-            except ApiError as error:
-                await _refuse(self._front, error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        route = ROUTES.get(scope["path"], "other")
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._front.meter.request(route, message["status"])
+            await send(message)
+
+        key = next((key for prefix, key in self._keys.items() if scope["path"].startswith(prefix)), None)
+        try:
+            if key is not None:
+                key.check(Request(scope).headers.get("authorization"))
+        except ApiError as error:
+            await _refuse(self._front, error)(scope, receive, counted)
+            return
+        await self._app(scope, receive, counted)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -137,7 +158,6 @@ def _answering(front: Front, handler: Handler) -> Callable[[Request], Awaitable[
         except ClientGone:
             front.meter.gone()
             response = Response(status_code=GONE)
-        front.meter.request(request.url.path.rpartition("/v1/")[2], response.status_code)
         return response
 
     return endpoint
@@ -266,9 +286,7 @@ def _refuse(front: Front, error: ApiError) -> Response:
 def _api_error(front: Front) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def handler(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        response = _refuse(front, error)
-        front.meter.request(request.url.path.rpartition("/v1/")[2][:32], error.status)
-        return response
+        return _refuse(front, error)
 
     return handler
 

@@ -12,6 +12,9 @@ from stepwell.engine.text import AnswerText
 from stepwell.types import Cached, TokenLogprob
 from stepwell_server.errors import bad, unavailable
 
+LEAST = -9999.0
+"""Stands for the log probability of what cannot be: JSON has no infinity."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -100,8 +103,8 @@ class _Scorer:
     def add(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> None:
         piece = self._codec.piece
         for token, scored in zip(tokens, logprobs, strict=False):
-            top = tuple((piece(other), value) for other, value in scored.top)
-            self._waiting.append(Scored(token, piece(token), scored.logprob, top, self._decoded))
+            top = tuple((piece(other), max(value, LEAST)) for other, value in scored.top)
+            self._waiting.append(Scored(token, piece(token), max(scored.logprob, LEAST), top, self._decoded))
             self._decoded += len(self._stream.add((token,)))
 
     def release(self, shown: int, everything: bool, ends: frozenset[int]) -> tuple[Scored, ...]:

@@ -76,6 +76,8 @@ class Process:
                 make_app(self.front, self._lifespan),
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
+                server_header=False,
                 timeout_keep_alive=int(settings.keep_alive_s),
                 timeout_graceful_shutdown=DRAIN_S,
                 lifespan="on",
