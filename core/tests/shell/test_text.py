@@ -63,10 +63,12 @@ words = st.text("ab.", min_size=1, max_size=4)
     cuts=st.lists(st.integers(0, 40), max_size=5),
     lag=st.integers(1, 3),
 )
-def test_the_text_ends_before_the_first_stop_string(text: str, stop: list[str], cuts: list[int], lag: int) -> None:
+def test_the_text_ends_before_the_stop_string_that_is_complete_first(
+    text: str, stop: list[str], cuts: list[int], lag: int
+) -> None:
     parts, answer = fed(text, stop, cuts, lag)
-    ends = [text.find(one) for one in stop if one in text]
-    assert "".join(parts) == (text[: min(ends)] if ends else text)
+    ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]
+    assert "".join(parts) == (text[: min(ends)[1]] if ends else text)
     assert (answer.stopped is not None) == bool(ends)
 
 
@@ -87,10 +89,11 @@ def test_tokens_after_a_stop_string_do_not_count(text: str, used: int) -> None:
     assert answer.used == used
 
 
-def test_of_two_that_begin_together_the_longer_is_named() -> None:
-    parts, answer = fed("x END. y", ["END", "END."])
+@pytest.mark.parametrize("lag", [1, 8])
+def test_of_two_that_end_together_the_longer_one_ends_the_answer(lag: int) -> None:
+    parts, answer = fed("x THE END y", ["END", "THE END", "END y"], lag=lag)
     assert "".join(parts) == "x "
-    assert answer.stopped == "END"  # it was complete first; the text is the same
+    assert answer.stopped == "THE END"
 
 
 def test_nothing_more_comes_after_the_stop() -> None:

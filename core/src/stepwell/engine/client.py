@@ -251,7 +251,11 @@ class EngineClient:
 
     async def _keep(self) -> None:
         while True:
+            before = self._clock()
             await asyncio.sleep(wire.BEAT_S)
+            asleep = self._clock() - before - 2 * wire.BEAT_S
+            if asleep > 0:
+                self._heard += asleep  # this process did not run, so it could not listen
             if not self._connected:
                 continue
             if not self._joined.is_set():

@@ -67,6 +67,7 @@ class Gate:
         self._owners: dict[str, bytes] = {}
         self._asked: dict[int, tuple[bytes, int]] = {}
         self._next_id = 0
+        self._awake = clock()
 
     def deliver(self, said: Sequence[Said]) -> None:
         """Take what the loop says; for any thread."""
@@ -193,6 +194,10 @@ class Gate:
 
     def _forget_silent(self) -> None:
         now = self._clock()
+        asleep = max(0.0, now - self._awake - 2 * POLL_S)
+        self._awake = now
+        for front in self._fronts.values() if asleep else ():
+            front.heard += asleep  # this process did not run, so it could not listen
         for identity in [one for one, front in self._fronts.items() if now - front.heard > self._silent_s]:
             self._forget(identity, f"was silent for {self._silent_s:g} s")
 

@@ -1,4 +1,4 @@
-"""The text of one answer: tokens in, text out, ended by the first stop string."""
+"""The text of one answer: tokens in, text out, ended by the stop string that is complete first."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ class AnswerText:
 
     def _pass(self, text: str) -> str:
         held = self._held + text
-        ends = [(held.find(stop), stop) for stop in self._stops if stop in held]
-        if ends:
-            at, self.stopped = min(ends, key=lambda end: (end[0], -len(end[1])))
+        found = [(held.find(stop), stop) for stop in self._stops if stop in held]
+        if found:
+            # What is complete first counts, so that the answer does not depend on how the text is cut into tokens.
+            at, self.stopped = min(found, key=lambda one: (one[0] + len(one[1]), one[0]))
             self._held = ""
             return held[:at]
         keep = max((_overlap(held, stop) for stop in self._stops), default=0)
