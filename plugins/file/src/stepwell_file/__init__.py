@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from stepwell import Capability, Context, Offer, Storage, hookimpl
 from stepwell_file.config import FileConfig
 
@@ -13,8 +15,12 @@ def make(config: FileConfig, context: Context) -> Storage:
     return FileStorage(config, context)
 
 
+def _missing() -> str | None:
+    return None if sys.platform == "linux" else "it needs Linux: flock, fallocate and vectored I/O at an offset"
+
+
 @hookimpl
 def stepwell_storages() -> list[Offer[Storage]]:
     """The one offer."""
     provides = frozenset({Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED, Capability.EVICTS})
-    return [Offer("file", make, FileConfig, provides=provides)]
+    return [Offer("file", make, FileConfig, _missing, provides)]

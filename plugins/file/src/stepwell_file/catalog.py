@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stepwell_file.folder import Folder
 from stepwell_file.record import Kind, Record, parse
-from stepwell_file.segment import Segment
+from stepwell_file.segment import Segment, ours
 
 
 class Entry(NamedTuple):
@@ -64,7 +64,10 @@ class Catalog:
                     continue
                 segment = self._segments.get(number)
                 if segment is None:
-                    segment = self._segments[number] = Segment(self._folder.path, number)
+                    segment = Segment(self._folder.path, number)
+                    if not ours(segment.data):
+                        continue
+                    self._segments[number] = segment
                 if sizes.index > segment.followed:
                     self._read_index(segment)
             for segment in [s for n, s in self._segments.items() if n not in there or there[n].index is None]:

@@ -67,6 +67,14 @@ class Folder:
         finally:
             os.close(fd)
 
+    def sync(self) -> None:
+        """Bring names to the device."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
     def _open_lock(self) -> int:
         return os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
 

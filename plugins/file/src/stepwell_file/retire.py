@@ -6,8 +6,8 @@ import ctypes
 import logging
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 
 from stepwell import PageKey, PageViews
@@ -28,22 +28,25 @@ class Retirer:
         self._catalog = catalog
         self._carry = carry
         self._log = log
-        self._thread = ThreadPoolExecutor(1, "stepwell-file-retire")
-        self._job: Future[None] | None = None
+        self._thread: threading.Thread | None = None
         self.rescued = 0
         """Pages that were copied."""
 
     def consider(self) -> None:
         """Retire a segment if the next one would find no room. Called after each new segment; never waits."""
-        if self._job is not None and not self._job.done():
+        if self._thread is not None and self._thread.is_alive():
             return
         segment = self._space.crowded()
         if segment is not None:
-            self._job = self._thread.submit(self._retire, segment)
+            self._thread = threading.Thread(
+                target=self._retire, args=(segment,), name="stepwell-file-retire", daemon=True
+            )
+            self._thread.start()
 
     def close(self) -> None:
         """Finish what is under way."""
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.join()
 
     def _retire(self, segment: Segment) -> None:
         lock = None

@@ -49,6 +49,7 @@ class Space:
         self._min_free = int(min(config.min_free_gib * GIB, whole / 20))
         wanted = min(max(config.segment_mib * (1 << 20), self.limit / 256), self.limit / 16)
         self.segment_bytes = max(BLOCK, int(wanted) // BLOCK * BLOCK) + HEADER
+        self._durable = config.durable
         self.evicted = 0
         """Segments that left for want of room."""
 
@@ -137,6 +138,8 @@ class Space:
             self._disk.allocate(fd, size)
             write_header(fd, number)
             segment.index.touch(exist_ok=False)
+            if self._durable:
+                self._folder.sync()
         except OSError:
             segment.data.unlink(missing_ok=True)
             raise

@@ -161,13 +161,13 @@ class FileStorage(Storage):
         reason = (
             f"{entry.segment.data.name}: {error.strerror if error else 'the bytes are not those that were written'}"
         )
-        self._warn(reason)
+        self._warn(f"{entry.segment.number} {type(error).__name__}", reason)
         if (error is None or isinstance(error, Short)) and self._catalog.forget(key, entry):
             self._damaged += 1
             try:
                 append_gone(self._disk, entry.segment, [_gone(key, entry)])
             except OSError as why:
-                self._warn(f"{entry.segment.index.name}: {why.strerror}")
+                self._warn("index", f"{entry.segment.index.name}: {why.strerror}")
         return Failed(reason)
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class FileStorage(Storage):
                 try:
                     self._tail = self._space.acquire(size)
                 except OSError as error:
-                    self._warn(f"no room for pages: {error.strerror}")
+                    self._warn("room", f"no room for pages: {error.strerror}")
                     results.update((at, Failed(f"no room: {error.strerror}")) for at in which[len(placed) :])
                     break
                 self._retirer.consider()
@@ -227,7 +227,7 @@ class FileStorage(Storage):
 
     def _publish(self, tail: Tail, written: list[tuple[int, Record]], results: dict[int, PageResult]) -> None:
         try:
-            tail.publish([record for _, record in written], self._durable)
+            tail.publish(sorted((record for _, record in written), key=lambda one: one.offset), self._durable)
             outcome: PageResult = DONE
         except OSError as error:
             outcome = Failed(f"{tail.segment.index.name}: {error.strerror}")
@@ -260,10 +260,10 @@ class FileStorage(Storage):
         """Whether direct I/O can move these pages: blocks to blocks."""
         return self._folder.direct and _size(pages) % BLOCK == 0 and not (pages.addresses % BLOCK).any()
 
-    def _warn(self, text: str) -> None:
-        """Say it once."""
-        if text not in self._warned and len(self._warned) < 1000:
-            self._warned.add(text)
+    def _warn(self, about: str, text: str) -> None:
+        """Say it once; core counts the rest."""
+        if about not in self._warned and len(self._warned) < 1000:
+            self._warned.add(about)
             self._log.warning("%s", text)
 
 
