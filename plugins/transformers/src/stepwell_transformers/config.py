@@ -1,0 +1,34 @@
+"""The settings of runner and codec."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersConfig:
+    """The `[runner]` table when `use = "transformers"`."""
+
+    model: str = "smollm2"
+    """A folder, a GGUF file, a name on the hub, or the alias smollm2."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights and KV. auto: float32 on CPU, the weights' own on CUDA."""
+    device: str = "auto"
+    """auto: cuda where there is one, else cpu."""
+    threads: int | None = None
+    """Threads of torch on CPU; unset: its own choice."""
+    chunk: int | None = None
+    """Preferred tokens of prefill a step; unset: 256 on CPU, so that an abort waits little, 8192 on CUDA."""
+    memory: float = 0.85
+    """Share of a CUDA device's memory that weights and pages may take together."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model: an empty name is no model")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads: {self.threads} is less than 1")
+        if self.chunk is not None and self.chunk < 1:
+            raise ValueError(f"chunk: {self.chunk} is less than 1")
+        if not 0 < self.memory <= 1:
+            raise ValueError(f"memory: {self.memory} is not between 0 and 1")
