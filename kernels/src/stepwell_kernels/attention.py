@@ -111,7 +111,7 @@ def _slots(row: RaggedRow, page_size: int) -> npt.NDArray[np.int64]:
 
 
 def write_pages(pages: torch.Tensor, values: torch.Tensor, batch: Batch) -> None:
-    """Write a batch's `values` [tokens, kv_heads, head_dim] into a layer's `pages` [pages, page_size, kv_heads, head_dim]."""
+    """Write a batch's `values` [tokens, kv_heads, head_dim] into a layer's [pages, page_size, kv_heads, head_dim]."""
     pages.view(-1, *pages.shape[2:]).index_copy_(0, batch.slots, values)
 
 

@@ -65,7 +65,7 @@ class TransformersCodec(Codec):
 class TokenText:
     """Decodes a growing answer: tokens since the last certain text are decoded again with a little before them.
 
-    Tokenizers join tokens (a leading space, a character over several tokens), so text is the difference between decoding
+    Tokenizers join tokens (a leading space, a character over several tokens): text is the difference between decoding
     with and without the new tokens, and is held back while it ends in the middle of a character.
     """
 

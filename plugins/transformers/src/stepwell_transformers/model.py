@@ -12,6 +12,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from stepwell import ConfigError
 from stepwell_kernels import Batch, PagePool, paged_attention, write_pages
+from stepwell_transformers.models import quiet
 from stepwell_transformers.refuse import refuse
 
 NAME = "stepwell_paged"
@@ -68,7 +69,8 @@ class PagedModel:
             raise ConfigError(f"runner.model: the config in {folder} cannot be read ({error})") from error
         refuse(config, name)
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", attn_implementation=NAME)
+            with quiet():
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", attn_implementation=NAME)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({error})") from error
         self.model: Any = model.to(device).eval()

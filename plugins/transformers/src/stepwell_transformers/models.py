@@ -94,7 +94,7 @@ def converted(gguf: Path, target: Path, report: Report) -> Path:
         return target
     report(f"converting {gguf.name} to safetensors")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _quiet(), tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as temporary:
+    with quiet(), tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as temporary:
         inside = Path(temporary) / "model"
         _convert(gguf, inside)
         try:
@@ -165,7 +165,7 @@ def _hub_folder(model: str, revision: str | None, *, local_only: bool) -> Path |
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the bars of the libraries underneath: the caller has one."""
     from transformers.utils import logging
 
