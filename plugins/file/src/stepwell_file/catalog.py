@@ -58,20 +58,16 @@ class Catalog:
     def follow(self) -> None:
         """Take in what all processes have recorded since the last time."""
         with self._lock:
-            there = self._folder.scan()
-            for number, sizes in there.items():
-                if sizes.index is None or sizes.data is None:
-                    continue
-                segment = self._segments.get(number)
-                if segment is None:
+            there = self._folder.listed()
+            if there is not None:
+                for number in sorted(there - self._segments.keys()):
                     segment = Segment(self._folder.path, number)
-                    if not ours(segment.data):
-                        continue
-                    self._segments[number] = segment
-                if sizes.index > segment.followed:
-                    self._read_index(segment)
-            for segment in [s for n, s in self._segments.items() if n not in there or there[n].index is None]:
-                self.drop(segment)
+                    if ours(segment.data):
+                        self._segments[number] = segment
+                for gone in self._segments.keys() - there:
+                    self.drop(self._segments[gone])
+            for segment in [one for one in self._segments.values() if not one.sealed]:
+                self._refresh(segment)
 
     def follow_one(self, segment: Segment) -> None:
         """Take in what was recorded of one segment, which is added if it is new."""
@@ -93,12 +89,15 @@ class Catalog:
             self._apply(segment, record, size)
 
     def _apply(self, segment: Segment, record: Record, size: int) -> None:
-        end = record.offset + record.length
+        if record.kind is Kind.SEALED:
+            segment.sealed = True
+            return
         old = self._entries.get(record.key)
         if record.kind is Kind.GONE:
             if old and old.segment is segment and old.offset == record.offset:
                 self._remove(record.key, old)
             return
+        end = record.offset + record.length
         segment.used = max(segment.used, end)
         if end > size or (old and old.segment.number > segment.number):
             return  # the data was cut, or a newer segment has it

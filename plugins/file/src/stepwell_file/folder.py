@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from stepwell_file.segment import named
 
 FORMAT = "stepwell-file.format"
 LOCK = "stepwell-file.lock"
+MTIME_GRAIN_NS = 100_000_000
+"""More than a filesystem's clock may lag: changes so close together may carry one time."""
 _STAMP = f"stepwell file storage {VERSION}\n"
 
 
@@ -32,6 +35,7 @@ class Folder:
 
     def __init__(self, config: FileConfig) -> None:
         self.path = config.path
+        self._changed = self._looked = 0
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._settle_format()
@@ -44,6 +48,16 @@ class Folder:
                 f"storage.path = {str(self.path)!r} cannot be used ({error.strerror or error}): {_remedy(error)}"
             ) from None
         self.direct = self._can_direct(config)
+
+    def listed(self) -> set[int] | None:
+        """Numbers of the segments that lie here; None where nothing came or went since the last time."""
+        now = time.time_ns()
+        changed = self.path.stat().st_mtime_ns
+        if changed == self._changed and changed < self._looked - MTIME_GRAIN_NS:
+            return None
+        self._changed, self._looked = changed, now
+        names = [name for name in map(named, os.listdir(self.path)) if name]  # noqa: PTH208 - called for each miss
+        return {number for number, kind in names if kind == "index"} & {n for n, kind in names if kind == "data"}
 
     def scan(self) -> dict[int, Sizes]:
         """What lies here, oldest first."""

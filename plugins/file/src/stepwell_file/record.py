@@ -25,11 +25,15 @@ class Kind(IntEnum):
 
     PAGE = 1
     GONE = 2
+    SEALED = 3
+
+
+_KINDS = frozenset(Kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A page at `offset` of the segment's data, or that the page there is gone."""
+    """A page at `offset` of the segment's data, that the page there is gone, or that no page will follow."""
 
     kind: Kind
     key: bytes
@@ -41,6 +45,9 @@ class Record:
         """The record as bytes."""
         body = _BODY.pack(_MAGIC, self.kind, len(self.key), VERSION, self.length, self.offset, self.checksum, self.key)
         return body + _CHECK.pack(xxh3_64_intdigest(body))
+
+
+SEALED = Record(Kind.SEALED, b"", 0, 0, 0)
 
 
 def parse(data: bytes) -> tuple[list[Record], int]:
@@ -65,7 +72,7 @@ def digest(page: memoryview) -> int:
 
 def _unpack(data: bytes, at: int) -> Record | None:
     magic, kind, key_bytes, version, length, offset, checksum, key = _BODY.unpack_from(data, at)
-    if magic != _MAGIC or version != VERSION or kind not in (Kind.PAGE, Kind.GONE) or key_bytes > KEY_MAX:
+    if magic != _MAGIC or version != VERSION or kind not in _KINDS or key_bytes > KEY_MAX:
         return None
     if _CHECK.unpack_from(data, at + _BODY.size)[0] != xxh3_64_intdigest(data[at : at + _BODY.size]):
         return None

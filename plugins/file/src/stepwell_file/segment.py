@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stepwell_file.disk import Disk
-from stepwell_file.record import VERSION, Record
+from stepwell_file.record import SEALED, VERSION, Record
 
 BLOCK = 4096
 HEADER = BLOCK
@@ -46,6 +46,8 @@ class Segment:
         """Keys that were ever recorded here."""
         self.live = 0
         """Pages that are found here."""
+        self.sealed = False
+        """Whether it takes no more pages."""
         self.hot: set[bytes] = set()
         """Keys that this process read here."""
         self._fds: dict[bool, int] = {}
@@ -80,6 +82,8 @@ class Tail:
     def __init__(self, segment: Segment, lock: int, end: int, disk: Disk) -> None:
         self.segment = segment
         self.end = end
+        self.full = False
+        """Whether a page did not fit: the segment is sealed when the last write to it is over."""
         self._at = segment.used
         self._lock = lock
         self._disk = disk
@@ -91,6 +95,7 @@ class Tail:
         fits = min(count, max(0, self.end - start) // size)
         if fits:
             self._at = start + fits * size
+        self.full = self.full or fits < count
         return start, fits
 
     def publish(self, records: Sequence[Record], durable: bool) -> None:
@@ -109,6 +114,10 @@ class Tail:
             os.truncate(self.segment.data, self._at)
 
     def __del__(self) -> None:
+        # Here, since only the last one who lets go knows that nothing is under way.
+        if self.full:
+            with suppress(OSError):
+                append(self._disk, self._lock, SEALED.pack())
         os.close(self._lock)
 
 

@@ -102,7 +102,7 @@ class Space:
             segment = self._catalog.segment(number)
             end = max(size, sizes.data or 0)
             growth = end - (sizes.data or 0)
-            if segment is None or sizes.index is None or total + growth > self.limit:
+            if segment is None or segment.sealed or sizes.index is None or total + growth > self.limit:
                 continue
             if end - segment.used < max(need + BLOCK, size // ADOPT_SHARE) or growth > self._free() - self._min_free:
                 continue
