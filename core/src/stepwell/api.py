@@ -289,9 +289,9 @@ def _setting(name: str, value: object) -> dict[str, object]:
 
 def _many(prompt: object) -> list[Prompt] | None:
     """The prompts, where there are several."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt or isinstance(prompt[0], int):
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return None
-    return list(prompt)
+    return None if len(prompt) and isinstance(prompt[0], int) else list(prompt)
 
 
 def _sampling(options: Options) -> Sampling:

@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = Config.load(path, environment(), options.sets, msgspec.json.decode(options.extra_json, type=dict))
         host = Host(config, options.address)
     except Exception as error:
-        logging.getLogger("stepwell.process").debug("the start failed", exc_info=error)
+        if options.ready_fd < 0:
+            logging.getLogger("stepwell.process").error("%s", error)
         return lifeline.failed(error)
     lifeline.ready()
     return host.run()
