@@ -110,7 +110,8 @@ def test_an_engine_that_dies_ends_a_stream_with_an_error_event(endless, n):
 
 
 def test_an_engine_that_dies_ends_an_answer_with_503(endless):
-    threading.Timer(0.2, lambda: endless.do(lambda: endless.engine.die("the engine's process ended"))).start()
+    killer = threading.Thread(target=_kill_once_running, args=(endless,))
+    killer.start()
     with pytest.raises(openai.InternalServerError) as failed:
         endless.openai().chat.completions.create(**ASK)
     assert failed.value.status_code == 503
@@ -118,6 +119,11 @@ def test_an_engine_that_dies_ends_an_answer_with_503(endless):
     assert "the engine's process ended" in str(failed.value)
     with pytest.raises(openai.InternalServerError, match="the engine is down"):
         endless.openai().chat.completions.create(**ASK)
+
+
+def _kill_once_running(served):
+    assert _until(lambda: served.engine.running)
+    served.do(lambda: served.engine.die("the engine's process ended"))
 
 
 @pytest.mark.parametrize("stream", [False, True])

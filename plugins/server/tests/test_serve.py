@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -214,8 +215,38 @@ def test_a_killed_front_end_frees_the_engine_and_comes_back_on_the_same_port(ser
     assert server.openai().chat.completions.create(**ASK, max_tokens=5).choices[0].message.content
 
 
+def test_kills_at_random_moments_cost_errors_and_nothing_else(server):
+    dice, over, told = random.Random(7), threading.Event(), []
+    right = server.openai().chat.completions.create(**ASK, max_tokens=40).choices[0].message.content
+
+    def keep_asking():
+        while not over.is_set():
+            try:
+                answer = server.openai(timeout=20).chat.completions.create(**ASK, max_tokens=40)
+                told.append(answer.choices[0].message.content == right)
+            except openai.APIError as error:
+                told.append(type(error).__name__)
+                time.sleep(0.05)
+
+    askers = [threading.Thread(target=keep_asking) for _ in range(6)]
+    for asker in askers:
+        asker.start()
+    for name in ("engine", "front", "engine", "front"):
+        time.sleep(dice.uniform(0.2, 1.0))
+        os.kill(server.pid(name), signal.SIGKILL)
+        assert until(server.healthy, 30)
+    over.set()
+    for asker in askers:
+        asker.join()
+    assert told.count(True) > 6
+    assert False not in told
+    assert set(told) <= {True, "InternalServerError", "APIConnectionError"}
+    assert until(server.at_rest, 15)
+    assert server.clean()
+
+
 def test_b138_a_long_chunked_prefill_stays_healthy(tmp_path):
-    sets = ("runner.pace=0.3", "runner.chunk=64", "cache.device_pages=600")
+    sets = ("runner.pace=0.3", "runner.chunk=64", "cache.device_pages=600", "engine.drain_s=0")
     with real(tmp_path, *sets) as server:
         words = "word " * 250
         asks = [

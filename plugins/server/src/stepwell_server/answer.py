@@ -96,7 +96,8 @@ async def merge(running: Sequence[Outputs]) -> AsyncGenerator[tuple[int, Output]
             await news.wait()
             news.clear()
             while ready:
-                index, output = ready.popitem()
+                index = next(iter(ready))  # the one that has waited longest
+                output = ready.pop(index)
                 left -= output.finish is not None
                 yield index, output
     finally:

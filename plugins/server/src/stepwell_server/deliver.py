@@ -55,8 +55,7 @@ async def unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
 async def end(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait until it has cleaned up."""
     task.cancel()
-    with suppress(BaseException):
-        await asyncio.wait({task})
+    await asyncio.wait({task})
 
 
 class EventStream(Response):

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ from stepwell_server.listen import url
 from stepwell_server.settings import ServerSettings
 
 FOREVER_S = 1e9
+TELL_S = 5.0
+"""Seconds between two words on a start that takes its time."""
 DRAIN_S = 5
 """Seconds for answers to be delivered once the engine has ended."""
 
@@ -78,7 +81,7 @@ class Process:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=int(settings.keep_alive_s),
+                timeout_keep_alive=max(1, round(settings.keep_alive_s)),
                 timeout_graceful_shutdown=DRAIN_S,
                 lifespan="on",
             )
@@ -104,9 +107,7 @@ class Process:
         try:
             self.front.starting = "the tokenizer is being loaded"
             self.front.codec = await asyncio.to_thread(self._assembly.codec)
-            self.front.starting = "the engine is loading the model"
-            plugins = self._assembly.registry.digest()
-            self.front.engine = await EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S)
+            self.front.engine = await self._connect()
             self._log.info("serving %s at %s/v1", self.front.names[0], url(self._listening))
         except StepwellError as error:
             self._log.error("%s", error)
@@ -116,6 +117,21 @@ class Process:
             self._log.exception("the front end cannot join the engine")
             self.front.starting = f"{type(error).__name__}: {error}"
             self._status, self._server.should_exit = 1, True
+
+    async def _connect(self) -> EngineClient:
+        """Wait for the engine, and say so from time to time."""
+        begin = time.monotonic()
+        plugins = self._assembly.registry.digest()
+        joining = asyncio.create_task(EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S))
+        try:
+            while not joining.done():
+                self.front.starting = f"the engine has been loading its model for {time.monotonic() - begin:.0f} s"
+                await asyncio.wait({joining}, timeout=TELL_S)
+                if not joining.done():
+                    self._log.info("%s", self.front.starting)
+            return joining.result()
+        finally:
+            joining.cancel()
 
 
 if __name__ == "__main__":

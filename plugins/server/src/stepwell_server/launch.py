@@ -17,7 +17,7 @@ from stepwell.config import Config, environment
 from stepwell.engine.supervise import Child, Supervisor
 from stepwell.process import FORMAT, engine_child, private_address
 from stepwell_server.front import Plan
-from stepwell_server.listen import listen, url
+from stepwell_server.listen import exposed, listen, url
 from stepwell_server.settings import ServerSettings
 
 GRACE_S = 15.0
@@ -31,11 +31,14 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
     settings = config.bind("server", ServerSettings)
     registry = config.load_plugins()
     assembly = Assembly(config, registry)
+    log = logging.getLogger("stepwell.launch")
     for warning in registry.warnings():
-        logging.getLogger("stepwell.launch").warning("%s", warning)
+        log.warning("%s", warning)
     with listen(config, settings) as listening, private_address() as address:
         where = url(listening)
         console.print(summary(config, where))
+        if exposed(listening) and settings.api_key is None:
+            log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
         plan = Plan(address, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
         engine = {name: value for name, value in extra.items() if not name.startswith("server.")}
         children = [

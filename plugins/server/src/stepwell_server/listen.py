@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 
@@ -29,6 +30,11 @@ def listen(config: Config, settings: ServerSettings) -> socket.socket:
         listening.close()
         raise _sentence(config, settings, error) from None
     return listening
+
+
+def exposed(listening: socket.socket) -> bool:
+    """Whether other machines can reach it."""
+    return not ipaddress.ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url(listening: socket.socket) -> str:
