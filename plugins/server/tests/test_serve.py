@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
 import httpx
 import openai
@@ -249,12 +250,7 @@ def test_b138_a_long_chunked_prefill_stays_healthy(tmp_path):
     sets = ("runner.pace=0.3", "runner.chunk=64", "cache.device_pages=600", "engine.drain_s=0")
     with real(tmp_path, *sets) as server:
         words = "word " * 250
-        asks = [
-            threading.Thread(
-                target=lambda i=i: server.openai().completions.create(model="sim", prompt=f"{i} {words}", max_tokens=1)
-            )
-            for i in range(3)
-        ]
+        asks = [threading.Thread(target=_ask_anyway, args=(server, f"{i} {words}")) for i in range(3)]
         begin = time.monotonic()
         for ask in asks:
             ask.start()
@@ -264,6 +260,11 @@ def test_b138_a_long_chunked_prefill_stays_healthy(tmp_path):
             time.sleep(0.1)
         assert time.monotonic() - begin > 4
         assert set(seen) == {200}
+
+
+def _ask_anyway(server, prompt):
+    with suppress(openai.APIError):  # the test ends before the answer does
+        server.openai().completions.create(model="sim", prompt=prompt, max_tokens=1)
 
 
 def test_b136_every_request_over_the_engines_limit_is_answered(tmp_path):

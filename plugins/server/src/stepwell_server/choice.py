@@ -126,4 +126,4 @@ def raise_unless_answer(output: Output) -> None:
         case "error":
             raise unavailable(f"the engine failed: {why}", "engine_error", 1)
         case "abort":
-            raise unavailable(f"the request was aborted: {why}", "aborted", 1)
+            raise unavailable(output.error or "the engine gave the request up", "aborted", 1)
