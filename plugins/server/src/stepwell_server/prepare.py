@@ -91,7 +91,7 @@ class Preparer:
         try:
             tokens = await self._off_loop(size, lambda: self._codec.chat(messages))
         except ValueError as error:
-            raise bad("messages", f"messages: the model's chat template refuses them: {error}") from None
+            raise bad("messages", f"messages: {error}") from None
         wanted = body.max_completion_tokens or body.max_tokens
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return await self._asked("chatcmpl", body, hello, headers, [Prompt(tokens, "messages")], wanted, logprobs)

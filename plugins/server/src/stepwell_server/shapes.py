@@ -68,7 +68,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str
 
 
-class Chat(msgspec.Struct):
+class Chat(msgspec.Struct, tag_field="object", tag="chat.completion"):
     """`chat.completion`."""
 
     id: str
@@ -77,7 +77,6 @@ class Chat(msgspec.Struct):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    object: str = "chat.completion"
 
 
 class ChatDelta(msgspec.Struct):
@@ -96,7 +95,7 @@ class ChatChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class ChatChunk(msgspec.Struct):
+class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
     """`chat.completion.chunk`."""
 
     id: str
@@ -105,7 +104,6 @@ class ChatChunk(msgspec.Struct):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "chat.completion.chunk"
 
 
 class TextLogprobs(msgspec.Struct):
@@ -126,7 +124,7 @@ class TextChoice(msgspec.Struct):
     finish_reason: str | None
 
 
-class Text(msgspec.Struct):
+class Text(msgspec.Struct, tag_field="object", tag="text_completion"):
     """`text_completion`, whole and in chunks."""
 
     id: str
@@ -135,21 +133,18 @@ class Text(msgspec.Struct):
     system_fingerprint: str
     choices: list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "text_completion"
 
 
-class Model(msgspec.Struct):
+class Model(msgspec.Struct, tag_field="object", tag="model"):
     """An entry of /v1/models."""
 
     id: str
     created: int
     max_model_len: int
-    object: str = "model"
     owned_by: str = "stepwell"
 
 
-class Models(msgspec.Struct):
+class Models(msgspec.Struct, tag_field="object", tag="list"):
     """/v1/models."""
 
     data: list[Model]
-    object: str = "list"
