@@ -49,7 +49,7 @@ class Segment:
         self.sealed = False
         """Whether it takes no more pages."""
         self.hot: set[bytes] = set()
-        """Keys that this process read here."""
+        """Keys that this process read here, or was about to write again."""
         self._fds: dict[bool, int] = {}
         self._opening = threading.Lock()
 

@@ -85,11 +85,15 @@ class FileStorage(Storage):
         size = _size(pages)
         results: list[PageResult] = [DONE] * len(keys)
         first: dict[PageKey, int] = {}
+        held: list[tuple[PageKey, Entry]] = []
         for at, (key, entry) in enumerate(zip(keys, self._catalog.find(keys), strict=True)):
             if len(key) > KEY_MAX:
                 results[at] = Failed(f"a key of {len(key)} bytes; {KEY_MAX} is the most")
             elif entry is None or entry.length != size:
                 first.setdefault(key, at)
+            else:
+                held.append((key, entry))
+        self._catalog.touch(held)
         for at, result in self._store(keys, pages, list(first.values())).items():
             results[at] = result
         return [results[first.get(key, at)] for at, key in enumerate(keys)]
