@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepwell.abc.schedule import SchedulePolicy
@@ -173,6 +175,18 @@ def test_a_step_that_fails_is_tried_again_and_then_given_up(world):
     w.run()
     assert w.last(rid).finish == "error"
     assert "told to fail" in w.last(rid).error
+    w.clean()
+
+
+@pytest.mark.parametrize("tokens", [(), ((),), ((1,), (2,))])
+def test_a_result_that_does_not_fit_its_plan_is_a_failed_step(world, tokens):
+    w = world(lag=0, depth=1)
+    rid = w.submit("again")
+    w.turn(2)
+    w.news[-1] = replace(w.news[-1], tokens=tokens)
+    w.run()
+    w.check(rid)
+    assert w.brain.counters.step_errors == 1
     w.clean()
 
 

@@ -98,7 +98,7 @@ def verify(world, aborted=()):
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_the_same_as_alone(world, seed):
     w, work = scenario(world, seed)
     play(w, work)
@@ -106,7 +106,7 @@ def test_every_answer_is_the_same_as_alone(world, seed):
 
 
 @given(st.integers(0, 10**9), st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_aborts_at_random_turns(world, seed, data):
     w, work = scenario(world, seed)
     rids = [request.rid for _, request in work]
@@ -115,12 +115,23 @@ def test_aborts_at_random_turns(world, seed, data):
     verify(w, {rid for _, rid in aborts})
 
 
+@given(st.integers(0, 10**9))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_after_a_restart_everything_comes_from_storage(world, seed):
+    w, work = scenario(world, seed, host=400, storage={})
+    play(w, work)
+    verify(w)
+    again, work = scenario(world, seed, host=400, storage=w.store, prefetch=None)
+    play(again, work)
+    verify(again)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_an_abort_at_every_turn(world, seed):
     w, work = scenario(world, seed, page=4)
     play(w, work)
     verify(w)
-    for turn in range(0, w.turns + 1, 1 + w.turns // 60):
+    for turn in range(0, w.turns + 1, 1 + w.turns // 40):
         again, work = scenario(world, seed, page=4)
         victim = work[turn % len(work)][1].rid
         play(again, work, [(turn, victim), (turn, victim)])

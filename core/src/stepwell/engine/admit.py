@@ -22,7 +22,7 @@ class Admission:
     """Passes over the queue; a pass is made only when something happened that may let somebody in.
 
     `look_past`: requests that do not fit now and that later ones may pass, in one pass. `look_at`: requests that a pass
-    looks at. `reserve`: where the forecast starts. `never(job)` ends a request that does not even fit into an idle engine.
+    looks at. `reserve`: where the forecast starts. `never(job)` ends a request that not even an idle engine can hold.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Admission:
         """Whether nobody who waits can start before something happens."""
         return not self._queue or not (self._news or self.held_since is not None)
 
-    def run(self, draft: Draft, budget: int, now: float) -> None:
-        """Admit into a draft with `budget` tokens of prefill left."""
+    def run(self, draft: Draft, budget: int, now: float) -> int:
+        """Admit into a draft with `budget` tokens of prefill left; answers what is left of it then."""
         held_since, self.held_since = self.held_since, None
         if not self._queue or not (self._news or held_since is not None):
-            return
+            return budget
         if budget < self._page or not self._batch.slots:
-            return
+            return budget
         self._news = False
         admitted: list[Job] = []
         misfits = 0
@@ -90,7 +90,7 @@ class Admission:
             seat = self._seat(job, budget, room, now)
             if seat is None:
                 misfits += 1
-                if not (admitted or draft or self._batch.flying):
+                if not (self._batch.flying or any(self._batch.seats) or admitted):
                     self._never(job)
                 if job.aged or misfits > self._look_past:
                     break
@@ -104,6 +104,7 @@ class Admission:
                 self._news = True
                 break
         self._queue.admitted(admitted)
+        return budget
 
     def _follows(self, job: Job) -> bool:
         """Whether a running request is computing what this one would compute first."""

@@ -33,6 +33,9 @@ from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
 from stepwell.types import TOKEN_BYTES, Cached, Done, Full, TokenLogprob
 
+NEWCOMERS = 4
+"""One part in so many of a step's prompt tokens is for those who are admitted just now."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrainSettings:
@@ -227,8 +230,9 @@ class Brain:
             raise ValueError(f"step {result.number} ended where step {flight.number} was due")
         self._batch.landed(flight.number)
         self._land_copies(flight, result)
-        if result.error is not None:
-            self._land_error(flight, result.error)
+        error = result.error or flight.misfit(result)
+        if error is not None:
+            self._land_error(flight, error)
         else:
             self._land_chunks(flight, result)
             self._land_decodes(flight, result)
@@ -252,7 +256,7 @@ class Brain:
             self._requeue(seat, publish=False)
 
     def _land_error(self, flight: Flight, error: str) -> None:
-        """No row counts. What the step was told about a seat may not have reached the runner: all of them start anew."""
+        """No row counts. What the plan told of a seat may not have reached the runner: all of them start anew."""
         self.counters.step_errors += 1
         seats = dict.fromkeys(chain(flight.decodes, (seat for seat, _ in flight.chunks), flight.touched))
         for seat in seats:
@@ -431,13 +435,19 @@ class Brain:
         if room.short:
             draft.drop_ended()
         else:
-            self._admission.run(draft, budget, self._now)
+            self._top_up(draft, self._admission.run(draft, budget, self._now))
         draft.saves = self._cache.saves(self._settings.save_pages_per_step)
         return draft
 
     def _continue_prompts(self, draft: Draft) -> int:
-        """Go on with prompts under way, oldest first; answers what is left of the step's budget."""
-        budget = self._budget
+        """Go on with prompts under way, oldest first; answers what is left of the step's budget.
+
+        A part of it is kept for those who wait, so that a long prompt does not hold up short ones.
+        """
+        kept = 0
+        if self._batch.slots and not self._admission.settled:
+            kept = self._budget // NEWCOMERS // self._page * self._page
+        budget = self._budget - kept
         for seat in self._batch.prefilling:
             end = chunk_end(seat.planned, seat.target, budget, self._page)
             if end == seat.planned or seat.ended:
@@ -446,7 +456,16 @@ class Brain:
             if end > seat.planned:
                 draft.chunks.append((seat, end))
                 budget -= end - seat.planned
-        return budget
+        return budget + kept
+
+    def _top_up(self, draft: Draft, budget: int) -> None:
+        """What nobody who waits could use goes to the prompts under way after all."""
+        for at, (seat, end) in enumerate(draft.chunks):
+            further = chunk_end(end, seat.target, budget, self._page)
+            if further > end and self._cache.extend(seat.lease, further):
+                self._batch.edited.append(seat)
+                draft.chunks[at] = seat, further
+                budget -= further - end
 
     def _horizon(self, draft: Draft) -> int:
         """For how many steps nothing can change, pages for all of them allocated."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stepwell.abc.runner import PageCopy, Row, SlotOpen, StepPlan, TableEdit
+from stepwell.abc.runner import PageCopy, Row, SlotOpen, StepPlan, StepResult, TableEdit
 from stepwell.schedule.job import Seat
 from stepwell.types import TOKEN_BYTES
 
@@ -23,6 +23,18 @@ class Flight:
     touched: dict[Seat, None]
     """Every seat whose state on the runner this step changes."""
     horizon: int
+
+    def misfit(self, result: StepResult) -> str | None:
+        """What is wrong with a result; a row without the tokens it was to sample would wait for them for ever."""
+        tokens, decodes = result.tokens, len(self.decodes)
+        if len(tokens) != decodes + len(self.chunks):
+            return f"the runner answered for {len(tokens)} rows of {decodes + len(self.chunks)}"
+        if not all(tokens[:decodes]) or any(
+            len(sampled) != (end == seat.target)
+            for (seat, end), sampled in zip(self.chunks, tokens[decodes:], strict=True)
+        ):
+            return "the runner did not sample what it was told to"
+        return None
 
 
 class Draft:
