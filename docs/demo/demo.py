@@ -187,8 +187,8 @@ def turns(client: httpx.Client, histories: dict[str, list[dict[str, str]]], whic
 def show(console: Console, results: list[Turn], restarted_before: int) -> None:
     """The table of all turns."""
     table = Table(title="Each turn, through the cache and without it")
-    for column in ("conversation", "turn", "prompt", "device", "host", "storage", "TTFT", "TTFT cold", "equal"):
-        table.add_column(column, justify="left" if column == "conversation" else "right")
+    for column in ("talk", "turn", "prompt", "device", "host", "storage", "TTFT", "cold", "equal"):
+        table.add_column(column, justify="left" if column == "talk" else "right", no_wrap=True)
     for at, turn in enumerate(results):
         if at == restarted_before:
             table.add_section()

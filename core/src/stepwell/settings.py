@@ -136,7 +136,7 @@ DEFAULTS: Mapping[str, str] = {
     "write": "write_through_selective",
     "retain": "tail",
     "schedule": "fcfs",
-    "prefetch": "best_effort",
+    "prefetch": "timeout",
 }
 """What a role uses where the config does not say."""
 
