@@ -55,6 +55,7 @@ def serve(
 @click.option("--prefix-words", default=200, show_default=True, help="Length of each.")
 @click.option("--words", default=30, show_default=True, help="Most words of a question.")
 @click.option("--max-tokens", default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--patience", default=300.0, show_default=True, help="Seconds until an answer counts as failed.")
 @click.option("--model", help="Model to ask for; default: what the server has.")
 @click.option("--api-key", help="Bearer token of /v1.")
 @click.option("--admin-key", help="Bearer token of /admin, for an audit at the end.")

@@ -38,6 +38,7 @@ class Load(msgspec.Struct, frozen=True):
     prefix_words: int
     words: int
     max_tokens: int
+    patience: float
     seed: int
     model: str | None = None
     api_key: str | None = None
@@ -137,7 +138,7 @@ async def _client(load: Load, model: str, number: int, until: float, tally: Tall
     while time.monotonic() < until:
         patience = dice.randrange(load.max_tokens) if dice.random() < load.abort_share else None
         try:
-            async with asyncio.timeout(max(60.0, load.seconds)):
+            async with asyncio.timeout(load.patience):
                 await _ask(load, _body(load, model, dice), patience, tally)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             tally.errors[f"connection: {type(error).__name__}"] += 1
