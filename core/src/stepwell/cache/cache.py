@@ -349,7 +349,7 @@ class Cache:
         self._tiering.stored(op, results)
 
     def plan_fetch(self, namespace: bytes, tokens: bytes, digests: bytes = b"") -> FetchPlan | None:
-        """What storage could add for this prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""
+        """What storage could add for a prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""
         if not self._storage or not all(pool.total for pool in self._pools[HOST]):
             return None
         return self._fetcher.plan(namespace, tokens, digests)
@@ -361,7 +361,7 @@ class Cache:
     def fetched(self, op: FetchOp, results: Sequence[Sequence[PageResult]]) -> int:
         """A fetch ended, also one given up; results per read of `op.reads` (fewer: the rest was not tried).
 
-        Good pages become visible on host if they continue what is there; the rest is freed. Answers the length usable.
+        Good pages become visible on host where they continue what is there, the rest is freed. Answers what is usable.
         """
         return self._fetcher.fetched(op, results) * self._geometry.page
 
@@ -378,8 +378,10 @@ class Cache:
             if node.parent is not None and node.expires == until:
                 late.append(node)
         for node in sorted(late, key=lambda node: node.first, reverse=True):
-            if node.parent is not None and not node.children:
+            above = node.parent
+            if above is not None and not node.children:
                 self._index.remove(node)
+                self._index.close_gap(above)
         self._index.settle()
 
     def flush(self) -> None:

@@ -396,10 +396,17 @@ class Index:
         return freed
 
     def close_gap(self, node: Node) -> None:
-        """Forget what lies behind the first page of a node that a full group has in no tier."""
-        end = self._reach(node)
-        if end < node.pages:
-            self.drop_from(node, end)
+        """Forget what lies behind the first page of a node that a full group has in no tier.
+
+        Without full groups a node lives as long as it has a page or a child, and so may its parent go with it.
+        """
+        here: Node | None = node
+        while here is not None and here.parent is not None:
+            above = here.parent
+            end = self._reach(here)
+            if end < here.pages:
+                self.drop_from(here, end)
+            here = above if end == 0 and not self.geometry.full else None
 
     def _reach(self, node: Node) -> int:
         if not self.geometry.full:
@@ -419,7 +426,6 @@ class Index:
         return end
 
     def _last_present(self, node: Node) -> int:
-        """Without full groups a node lives as long as any page in it or below it."""
         if node.children:
             return node.pages
         last = 0

@@ -61,6 +61,9 @@ class Publisher:
             for new in made:
                 new.digests = digests[new.first * DIGEST_BYTES : (new.first + new.pages) * DIGEST_BYTES]
         lease.place, lease.published, lease.counted = node, pages, pages
+        if not index.geometry.full:
+            index.close_gap(node)
+            index.settle()
         self._tiering.consider(used, Cause.HIT)
         self._tiering.consider(made, Cause.INSERT)
 
