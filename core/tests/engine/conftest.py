@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.messages import Abort, Output
 from stepwell.offers import NoConfig
 from stepwell.schedule.request import Request
-from stepwell.types import DONE, MISSING, PageKey, PageResult, Sampling, Tier
+from stepwell.types import DONE, MISSING, Failed, PageKey, PageResult, Sampling, Tier
 
 NAMESPACE = namespace({"model": "world"})
 
@@ -126,6 +127,7 @@ class World:
         write: WritePolicy | None = None,
         storage: dict[PageKey, bytes] | None = None,
         fetch_turns: int = 2,
+        flaky: float = 0.0,
         lag: int = 1,
         audit: bool = True,
         **settings: int | float,
@@ -157,6 +159,8 @@ class World:
         if any(hosts):
             self.runner.pin(self.arena)
         self.page, self.lag, self.fetch_turns, self.audit = page, lag, fetch_turns, audit
+        self._luck = random.Random(7)
+        self._flaky = flaky
         self.turns = 0
         self.news: list[Event] = []
         self.steps: deque[SimStep] = deque()
@@ -295,6 +299,9 @@ class World:
         results: list[PageResult] = []
         for key, slot in zip(keys, host.tolist(), strict=True):
             page = self.store.get(key)
+            if self._luck.random() < self._flaky:
+                results.append(self._luck.choice((MISSING, Failed("out of luck"))))
+                continue
             if page is not None:
                 self._slot(group, slot)[:] = page
             results.append(MISSING if page is None else DONE)

@@ -115,15 +115,21 @@ def test_aborts_at_random_turns(world, seed, data):
     verify(w, {rid for _, rid in aborts})
 
 
-@given(st.integers(0, 10**9))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_after_a_restart_everything_comes_from_storage(world, seed):
+@given(st.integers(0, 10**9), st.sampled_from((0.0, 0.0, 0.3)), st.sampled_from((0.0, 3.0, 1e9)), st.integers(0, 9))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_after_a_restart_pages_come_from_storage(world, patient, seed, flaky, patience, fetch_turns):
     w, work = scenario(world, seed, host=400, storage={})
     play(w, work)
     verify(w)
-    again, work = scenario(world, seed, host=400, storage=w.store, prefetch=None)
-    play(again, work)
-    verify(again)
+    policy = patient(patience=patience, max_pages=20)
+    again, work = scenario(
+        world, seed, host=400, storage=w.store, prefetch=policy, flaky=flaky, fetch_turns=fetch_turns
+    )
+    rids = [request.rid for _, request in work]
+    aborts = [(seed % 23, rids[seed % len(rids)])] if flaky else []
+    play(again, work, aborts)
+    verify(again, {rid for _, rid in aborts})
+    assert again.brain.stats()["fetch_pages_in_flight"] == 0
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -59,6 +59,16 @@ class SimConfig:
     """Which loads fail, counted from 1."""
     fail_saves: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.verify and self.token_bytes % 8:
+            raise ValueError(f"token_bytes: {self.token_bytes} is not a multiple of 8, which verified pages need")
+        if not self.full and not self.windows:
+            raise ValueError("windows: a model needs a window where full is off")
+        if self.vocab <= EOS:
+            raise ValueError(f"vocab: {self.vocab} is less than {EOS + 1}")
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset: {self.preset!r} is none of {', '.join(PRESETS)}")
+
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
         """The model's attention groups."""
@@ -257,8 +267,6 @@ class _Memory:
         self._config = config
         self._seeds = [seed(config, group) for group in config.groups]
         self._needs = [group.need for group in config.groups]
-        if config.token_bytes % 8:
-            raise ValueError(f"token_bytes = {config.token_bytes} is not a multiple of 8")
 
     def open(self, page_size: int, pages: Sequence[int]) -> None:
         self._page = page_size
