@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -71,7 +72,7 @@ class PagedModel:
         try:
             with quiet():
                 model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", attn_implementation=NAME)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({error})") from error
         self.model: Any = model.to(device).eval()
         self.device = device

@@ -1,0 +1,130 @@
+"""The whole engine over small random models says what transformers' own generate says, with every cache feature on."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import stepwell
+
+ANSWER = 12
+
+
+def prompts(seed, count=6):
+    """Prompts of many lengths; most share a beginning."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(3, 300) for _ in range(90)]
+    found = []
+    for number in range(count):
+        head = shared[: rng.choice([0, 17, 48, 90])]
+        found.append(head + [rng.randrange(3, 300) for _ in range(rng.choice([1, 5, 16, 33, 70]) + number)])
+    return found
+
+
+def engine(folder, **settings):
+    runner = {
+        "use": "transformers",
+        "model": str(folder),
+        "device": "cpu",
+        "dtype": "float32",
+        **settings.pop("runner", {}),
+    }
+    return stepwell.Engine(runner=runner, **settings)
+
+
+def pairwise():
+    """Every pair of values of two options occurs; most pairs in one line."""
+    tight, wide = {"device_pages": "tight"}, {"device_pages": "wide"}
+    return [
+        ("llama", 1, 7, "write_through", tight, 1, True),
+        ("llama", 16, 256, "write_back", tight, 2, True),
+        ("llama", 64, 64, "write_through_selective", wide, 4, False),
+        ("qwen3", 16, 16, "write_through", wide, 4, True),
+        ("qwen3", 1, 256, "write_through_selective", tight, 2, True),
+        ("qwen3", 64, 40, "write_back", tight, 1, True),
+        ("mistral", 64, 256, "write_through", tight, 4, True),
+        ("mistral", 16, 33, "write_through_selective", tight, 1, False),
+        ("mistral", 1, 64, "write_back", wide, 4, True),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "page", "chunk", "write", "pool", "threads", "storage"), pairwise())
+def test_greedy_answers_equal_generate(models_dir, truths, tmp_path, kind, page, chunk, write, pool, threads, storage):
+    tokens = 260 if pool["device_pages"] == "tight" else 2000
+    settings = {
+        "cache": {"page_size": page, "device_pages": max(tokens // page, 4), "host_pages": max(1200 // page, 8)},
+        "write": {"use": write},
+        "engine": {"chunk": chunk},
+    }
+    if storage:
+        settings["storage"] = {"use": "memory"}
+    asked = prompts(hash((kind, page)) % 1000)
+    with engine(models_dir[kind], **settings) as served, ThreadPoolExecutor(threads) as pool_of_threads:
+
+        def ask(prompt):
+            return served.generate(prompt, max_tokens=ANSWER, ignore_eos=True).tokens
+
+        for _ in range(3):
+            answers = list(pool_of_threads.map(ask, asked))
+            for prompt, answer in zip(asked, answers, strict=True):
+                assert truths[kind].same(prompt, answer, ANSWER)
+        stats = served.stats()
+        assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
+
+
+def test_aborts_and_retraction_change_no_answer(models_dir, truths):
+    asked = prompts(5, count=8)
+    cache = {"page_size": 4, "device_pages": 110, "host_pages": 200}
+    with engine(models_dir["llama"], cache=cache, write={"use": "write_through"}, engine={"chunk": 32}) as served:
+        rng = random.Random(1)
+        with ThreadPoolExecutor(8) as pool:
+
+            def leave(prompt):
+                stream = served.stream(prompt, max_tokens=60, ignore_eos=True)
+                for _, _text in zip(range(rng.randrange(0, 6)), stream, strict=False):
+                    pass
+                stream.close()
+
+            def ask(prompt):
+                return served.generate(prompt, max_tokens=60, ignore_eos=True).tokens
+
+            left = [pool.submit(leave, prompt) for prompt in asked * 2]
+            answers = list(pool.map(ask, asked))
+            for future in left:
+                future.result()
+        for prompt, answer in zip(asked, answers, strict=True):
+            assert truths["llama"].same(prompt, answer, 60)
+        assert served.stats()["retractions"] > 0
+
+
+def test_a_restart_finds_its_pages_in_storage(models_dir, truths, tmp_path):
+    pytest.importorskip("stepwell_file")
+    settings = {
+        "cache": {"page_size": 8, "device_pages": 100, "host_pages": 100},
+        "write": {"use": "write_through"},
+        "storage": {"use": "file", "path": str(tmp_path / "pages"), "gib": 0.1},
+        "prefetch": {"use": "wait_complete"},
+    }
+    prompt = prompts(9)[-1]
+    for start in range(2):
+        with engine(models_dir["qwen3"], **settings) as served:
+            done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
+            assert truths["qwen3"].same(prompt, done.tokens, ANSWER)
+            assert (done.cached.storage > 0) == (start == 1)
+
+
+def test_b059_other_weights_of_the_same_name_share_no_pages(new_model, truth_of, tmp_path):
+    pytest.importorskip("stepwell_file")
+    prompt = prompts(3)[-1]
+    for seed in (0, 1):
+        folder = new_model(tmp_path / str(seed) / "same", "llama", seed)
+        settings = {
+            "cache": {"page_size": 8, "device_pages": 100, "host_pages": 100},
+            "write": {"use": "write_through"},
+            "storage": {"use": "file", "path": str(tmp_path / "pages"), "gib": 0.1},
+            "prefetch": {"use": "wait_complete"},
+        }
+        with engine(folder, **settings) as served:
+            done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
+        assert done.cached.total == 0
+        assert truth_of(folder).same(prompt, done.tokens, ANSWER)
