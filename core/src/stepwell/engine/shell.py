@@ -89,14 +89,16 @@ class Shell:
         try:
             while not loop.over(self._stop_by):
                 loop.turn()
-        except Exception as error:
+        except BaseException as error:  # a plugin that calls exit() on this thread is no reason to fall silent
             self.failed = self._sentence(error)
             self._log.error("%s", self.failed, exc_info=not isinstance(error, PluginError))
-        loop.end(self._why or "the engine was stopped", self.failed)
-        if self.failed is not None and self._on_ended is not None:
-            self._on_ended(self.failed)
+        try:
+            loop.end(self._why or "the engine was stopped", self.failed)
+        finally:
+            if self.failed is not None and self._on_ended is not None:
+                self._on_ended(self.failed)
 
-    def _sentence(self, error: Exception) -> str:
+    def _sentence(self, error: BaseException) -> str:
         if isinstance(error, StepwellError):
             return f"the engine ended: {error}"
         return f"the engine ended by a fault: {type(error).__name__}: {error}"
