@@ -25,7 +25,5 @@ class Balancer(ABC):
     """Places replicas of experts. Pure and tie-stable: equal inputs give equal placements."""
 
     @abstractmethod
-    def place(
-        self, load: Sequence[Sequence[float]], topology: Topology, current: Placement | None
-    ) -> Placement:
+    def place(self, load: Sequence[Sequence[float]], topology: Topology, current: Placement | None) -> Placement:
         """Place the experts of each layer, given `load[layer][expert]`. Bad shapes: ConfigError in one sentence."""

@@ -43,5 +43,5 @@ class Dispatcher(ABC, Generic[T]):
     def combine_finish(self, handle: Any) -> T:
         """The weighted sums [n, hidden] of this rank's tokens; a token without experts gets zeros."""
 
-    def close(self) -> None:  # noqa: B027 - most backends hold nothing
+    def close(self) -> None:
         """Release buffers and groups; the last call."""

@@ -135,7 +135,7 @@ class Runner(ABC):
 
     @abstractmethod
     def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
-        """Allocate pools of `pages[group]` pages and `slots` slots, once. `wake()` is called whenever poll may have news."""
+        """Allocate `pages[group]` pages and `slots` slots, once. `wake()` is called whenever poll may have news."""
 
     @abstractmethod
     def pin(self, arena: ArenaView) -> None:
