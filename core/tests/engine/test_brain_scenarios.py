@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell.builtin.sim import SimConfig
+from stepwell.cache.keys import page_digests
 
 
 def scenario(World, seed, **fixed):
@@ -64,6 +66,9 @@ def scenario(World, seed, **fixed):
             store=draw.random() < 0.85,
             ttl=draw.choice((None, None, 5.0)),
         )
+        if draw.random() < 0.5:
+            digests = page_digests(request.namespace, request.tokens, page)
+            request = msgspec.structs.replace(request, digests=digests)
         work.append((draw.randrange(4 if grows else 30), request))
     return world, work
 

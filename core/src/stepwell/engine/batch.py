@@ -53,7 +53,8 @@ class Batch:
         """A seat's pages and slot go back. Steps in flight that use them are waited for by cache and slots."""
         seat.ended = True
         if publish and seat.store and not seat.loading:
-            self._cache.publish(seat.lease, seat.computed(), final=True, expires=expires)
+            digests = seat.job.request.digests
+            self._cache.publish(seat.lease, seat.computed(), final=True, expires=expires, digests=digests)
         self._cache.close(seat.lease)
         self.leaders.remove(seat)
         self.slots.leave(seat.slot, self.launched)

@@ -338,7 +338,8 @@ class Brain:
     def _publish_chunk(self, seat: Seat) -> None:
         """The chunk is computed: others may use its pages from now on, and who follows gets on."""
         if seat.store:
-            self._cache.publish(seat.lease, seat.tokens[: seat.done * TOKEN_BYTES])
+            computed = seat.tokens[: seat.done * TOKEN_BYTES]
+            self._cache.publish(seat.lease, computed, digests=seat.job.request.digests)
             self._batch.leaders.published(seat, seat.done)
         if self._windowed:
             self._cache.trim(seat.lease, seat.done)
@@ -377,8 +378,9 @@ class Brain:
         self._emit(Output(job.rid, tokens, logs or None, finish, error, job.prompt_length, generated, cached))
 
     def _leave(self, seat: Seat, *, publish: bool, ttl: float | None = None) -> None:
-        expires = None if ttl is None else self._now + ttl
-        if expires is not None:
+        expires = None
+        if ttl is not None and seat.store:
+            expires = self._now + ttl
             heapq.heappush(self._expiries, expires)
         self._batch.leave(seat, publish=publish, expires=expires)
         self._admission.stir()
