@@ -67,7 +67,7 @@ def from_toml(path: Path) -> tuple[Settings, dict[str, Origin]]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_located(path, str(error))) from error
+        raise ConfigError(_located(path, text, str(error))) from error
     lines = _lines(text)
     sections: dict[str, Origin] = {}
     for name, value in table.items():
@@ -148,9 +148,12 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: cannot read this config file: {error.strerror}") from error
 
 
-def _located(path: Path, message: str) -> str:
-    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
-    return f"{path}:{match[2]}: {match[1]} (column {match[3]})" if match else f"{path}: {message}"
+def _located(path: Path, text: str, message: str) -> str:
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
+    if match is None:
+        return f"{path}: {message}"
+    where = f" (column {match[3]})" if match[3] else ""
+    return f"{path}:{match[2] or len(text.splitlines())}: {match[1]}{where}"
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")

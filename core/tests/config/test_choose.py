@@ -98,7 +98,7 @@ def test_what_is_chosen_comes_with_settings_and_origin(make: Make, install: Inst
 
 def test_a_role_without_default_is_chosen_by_nobody_or_by_name(make: Make, core: Registry) -> None:
     assert make().choose("storage", "storage", core) is None
-    with pytest.raises(ConfigError, match="storage.use is required and not set; have memory"):
+    with pytest.raises(ConfigError, match=r"storage.use is required and not set; have memory"):
         make("[storage]\ngib = 2.0").choose("storage", "storage", core)
 
 

@@ -90,7 +90,7 @@ def test_a_file_with_mistakes_names_file_and_line(make: Make, toml: str, text: s
 
 def test_b153_a_path_from_a_variable_that_is_not_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the path of the config file is empty; is the variable that holds it set"):
-        Config.load(Path(""), {})
+        Config.load(Path(), {})
     with pytest.raises(ConfigError, match=r"gone.toml: cannot read this config file: No such file"):
         Config.load(tmp_path / "gone.toml", {})
     with pytest.raises(ConfigError, match="cannot read this config file: Is a directory"):

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 
 import click
 
+from stepwell.cli import COMMANDS
+from stepwell.cli.offered import clashes
 from stepwell.cli.options import read_config, set_option
 from stepwell.cli.probe import Answer, survey
 from stepwell.config import Config
@@ -88,6 +90,9 @@ def judge(config: Config, registry: Registry, request: Answer) -> Answer:
             lines.append(Line(OK, f"{section}.use = {choice.offer.name!r} ({choice.origin}): {owner.label}"))
     lines += [Line(WARN, note) for note in config.notes]
     lines += _checks(registry, used)
+    offered, failed = registry.commands()
+    lines += [Line(WARN, record.sentence, record.traceback) for record in failed]
+    lines += [Line(WARN, text) for text in clashes(offered, tuple(COMMANDS))]
     return {"lines": [asdict(line) for line in lines]}
 
 

@@ -48,6 +48,27 @@ def find(name: str, core: tuple[str, ...]) -> click.Command:
     raise ConfigError(f"no such command {name}{meant(name, names).removesuffix('?')}{blame}")
 
 
+def clashes(offered: Offered, core: tuple[str, ...]) -> list[str]:
+    """What is hidden behind a name that core, or another plugin, has at the root; a sentence each."""
+    owners: dict[str, list[Record]] = defaultdict(list)
+    for record, command in offered:
+        if record.distribution.startswith(OWN):
+            owners[command.name or ""].append(record)
+    found = [
+        f"command {name} of {record.label} is core's own name; use `stepwell {record.name} {name}`"
+        for name, records in owners.items()
+        for record in records
+        if name in core
+    ]
+    found += [
+        f"command {name} is offered by {' and '.join(record.label for record in records)}; switch one off"
+        for name, records in owners.items()
+        if name not in core and len(records) > 1
+    ]
+    groups = {record.name: record for record, _ in offered if record.name in core}
+    return found + [f"commands of {record.label} are hidden: {name} is core's own" for name, record in groups.items()]
+
+
 def _root_names(offered: Offered) -> list[str]:
     return [command.name or "" for record, command in offered if record.distribution.startswith(OWN)]
 
