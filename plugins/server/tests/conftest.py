@@ -25,8 +25,9 @@ from stepwell.engine.client import Outputs
 from stepwell.engine.messages import Hello, Output, Pulse
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, TokenLogprob
-from stepwell_server.app import Front, make_app
+from stepwell_server.app import make_app
 from stepwell_server.settings import ServerSettings
+from stepwell_server.state import Front
 
 EOS = 256
 VOCAB = 260

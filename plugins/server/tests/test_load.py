@@ -8,7 +8,7 @@ import sys
 
 from server_process import environment, real
 
-from stepwell_server.load import Found, spread
+from stepwell_server.load_report import Found, spread
 
 
 def test_load_on_a_real_server_is_clean(tmp_path):

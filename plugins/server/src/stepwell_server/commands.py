@@ -72,7 +72,8 @@ def load(context: click.Context, /, as_json: bool, **options: str | int | float 
     import msgspec
     from rich.console import Console
 
-    from stepwell_server.load import Load, report, run
+    from stepwell_server.load import Load, run
+    from stepwell_server.load_report import report
 
     console = Console(stderr=True)
     found = asyncio.run(run(msgspec.convert(options, Load), console))

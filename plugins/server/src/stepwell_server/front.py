@@ -22,9 +22,10 @@ from stepwell.engine.client import EngineClient
 from stepwell.engine.supervise import Lifeline
 from stepwell.errors import StepwellError
 from stepwell.process import FORMAT
-from stepwell_server.app import Front, make_app
+from stepwell_server.app import make_app
 from stepwell_server.listen import url
 from stepwell_server.settings import ServerSettings
+from stepwell_server.state import Front
 
 FOREVER_S = 1e9
 TELL_S = 5.0

@@ -1,8 +1,4 @@
-"""A load test: many clients stream chats that share prefixes, and some leave in the middle.
-
-Speaks HTTP itself over asyncio streams: the test shares its machine with what it tests, and a full client would
-take more of it than the server does.
-"""
+"""A load test: many clients stream chats that share prefixes, and some leave in the middle."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from stepwell.errors import ConfigError
+from stepwell_server.load_http import Refused, events, get
+from stepwell_server.load_report import Found, spread
 
 WORDS = ("well", "water", "stone", "step", "deep", "cool", "light", "shade", "bucket", "rope", "rain", "river", "wall")
 SAMPLE_S = 5.0
@@ -43,42 +38,6 @@ class Load(msgspec.Struct, frozen=True):
     model: str | None = None
     api_key: str | None = None
     admin_key: str | None = None
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """Percentiles of a time, in seconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-
-class Found(msgspec.Struct):
-    """What came out."""
-
-    clients: int
-    seconds: float
-    completed: int
-    aborted: int
-    errors: dict[str, int]
-    tokens: int
-    tokens_per_s: float
-    cached_share: float
-    """Of the prompt tokens of completed answers."""
-    ttft_s: Spread | None
-    latency_s: Spread | None
-    memory: list[dict[str, float]]
-    """Resident MiB by process, over time."""
-    rest: dict[str, float]
-    """Requests and pages once all clients had gone."""
-    audit: str
-
-    @property
-    def clean(self) -> bool:
-        """No error, nothing left running, books in order."""
-        still = self.rest.get("running", 0) + self.rest.get("waiting", 0) + self.rest.get("pages_held", 0)
-        return not self.errors and still == 0 and self.audit in ("clean", "not asked for") and self.completed > 0
 
 
 @dataclass
@@ -168,7 +127,7 @@ async def _ask(load: Load, body: bytes, patience: int | None, tally: Tally) -> N
     """One streamed answer; broken off after `patience` chunks."""
     begin = time.monotonic()
     first, seen, usage, over = 0.0, 0, None, False
-    stream = _events(load, body)
+    stream = events(load, body)
     try:
         async for data in stream:
             if data == b"[DONE]":
@@ -195,75 +154,17 @@ async def _ask(load: Load, body: bytes, patience: int | None, tally: Tally) -> N
     tally.latency.append(time.monotonic() - begin)
 
 
-# --- HTTP --------------------------------------------------------------------------------------------------------
-
-
-class Refused(Exception):
-    """The server answered with an error, or not to the end."""
-
-
-async def _events(load: Load, body: bytes) -> AsyncGenerator[bytes, None]:
-    """Data of the server-sent events that answer a chat. Closing it early closes the connection."""
-    reader, writer = await _send(load, "POST", "/v1/chat/completions", load.api_key, body)
-    try:
-        status, headers = await _head(reader)
-        if status != 200:
-            error = msgspec.json.decode(await _rest_of(reader, headers))["error"]
-            raise Refused(f"{status}: {error['code']}")
-        while (size := int(await reader.readline(), 16)) > 0:
-            chunk = await reader.readexactly(size + 2)
-            for line in chunk.splitlines():
-                if line.startswith(b"data: "):
-                    yield line[6:]
-    finally:
-        writer.close()
-
-
-async def _get(load: Load, path: str, key: str | None, method: str = "GET") -> bytes:
-    reader, writer = await _send(load, method, path, key, b"")
-    try:
-        status, headers = await _head(reader)
-        body = await _rest_of(reader, headers)
-        if status != 200:
-            raise Refused(f"{path}: {status}: {body[:200].decode(errors='replace')}")
-        return body
-    finally:
-        writer.close()
-
-
-async def _send(
-    load: Load, method: str, path: str, key: str | None, body: bytes
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    parts = urlsplit(load.url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
-    head = [f"{method} {path} HTTP/1.1", f"host: {parts.netloc}", "connection: close", f"content-length: {len(body)}"]
-    head += [f"authorization: Bearer {key}"] if key else []
-    writer.write("\r\n".join([*head, "content-type: application/json", "", ""]).encode() + body)
-    await writer.drain()
-    return reader, writer
-
-
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    return int(lines[0].split()[1]), headers
-
-
-async def _rest_of(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    return await reader.readexactly(int(headers["content-length"]))
-
-
-# --- the server, looked at ---------------------------------------------------------------------------------------
+# --- the server, looked at -------------------------------------------------------------------------------------------
 
 
 async def _model(load: Load) -> str:
-    listed = msgspec.json.decode(await _get(load, "/v1/models", load.api_key))
+    listed = msgspec.json.decode(await get(load, "/v1/models", load.api_key))
     return str(listed["data"][0]["id"])
 
 
 async def metrics(load: Load) -> dict[str, float]:
     """Samples of /metrics by name and labels, as they are written there."""
-    text = (await _get(load, "/metrics", None)).decode()
+    text = (await get(load, "/metrics", None)).decode()
     return {
         name: float(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines() if line[:1] != "#")
     }
@@ -297,39 +198,7 @@ async def _audit(load: Load) -> str:
     if load.admin_key is None:
         return "not asked for"
     try:
-        await _get(load, "/admin/audit", load.admin_key, "POST")
+        await get(load, "/admin/audit", load.admin_key, "POST")
     except Refused as error:
         return str(error)
     return "clean"
-
-
-# --- the report --------------------------------------------------------------------------------------------------
-
-
-def spread(values: list[float]) -> Spread | None:
-    """Percentiles; None of nothing."""
-    if not values:
-        return None
-    ranked = sorted(values)
-    at = [ranked[min(len(ranked) - 1, int(len(ranked) * share))] for share in (0.5, 0.9, 0.99)]
-    return Spread(*(round(value, 4) for value in (*at, ranked[-1])))
-
-
-def report(found: Found, console: Console) -> None:
-    """Print it."""
-    table = Table("", "", title=f"{found.clients} clients, {found.seconds:.0f} s", show_header=False)
-    table.add_row("answers", f"{found.completed} complete, {found.aborted} broken off")
-    table.add_row("errors", ", ".join(f"{count} x {kind}" for kind, count in found.errors.items()) or "none")
-    table.add_row(
-        "tokens", f"{found.tokens}, {found.tokens_per_s:.0f} a second; {found.cached_share:.0%} of prompts cached"
-    )
-    for name, times in (("time to first token", found.ttft_s), ("latency", found.latency_s)):
-        if times is not None:
-            table.add_row(name, f"p50 {times.p50:.3f}  p90 {times.p90:.3f}  p99 {times.p99:.3f}  max {times.max:.3f} s")
-    middle = found.memory[len(found.memory) // 2]
-    for process in [name for name in found.memory[-1] if name != "t"]:
-        ends = [sample.get(process, 0.0) for sample in (found.memory[0], middle, found.memory[-1])]
-        table.add_row(f"memory, {process}", "  ".join(f"{value:.0f} MiB" for value in ends) + "  (begin, middle, end)")
-    table.add_row("at rest", "  ".join(f"{name} {value:.0f}" for name, value in found.rest.items()))
-    table.add_row("audit", found.audit)
-    console.print(table)
