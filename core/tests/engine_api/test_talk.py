@@ -59,3 +59,10 @@ def test_a_wrong_setting_is_one_sentence(stepwell) -> None:
     result = stepwell("run", "x", "--set", "runner.use=nosuch")
     assert result.exit_code == 2
     assert "runner.use = 'nosuch' (--set runner.use)" in result.stderr
+
+
+def test_a_turn_that_does_not_fit_does_not_end_the_conversation(stepwell) -> None:
+    result = stepwell("chat", *SIM, "-n", "5", given="x" * 400 + "\nshort\n")
+    assert result.exit_code == 0
+    lines = [line for line in result.stderr.splitlines() if line.startswith("[")]
+    assert lines[0].startswith("[not answered: ") and "prompt tokens" in lines[1]

@@ -67,6 +67,8 @@ def run(
 @click.option("--system", help="What the model is told before the conversation.")
 def chat(system: str | None, max_tokens: int, temperature: float, seed: int | None, **given: Any) -> None:
     """Talk to a model; each turn says how much of it came from the cache. /flush empties it, /quit ends."""
+    from stepwell.engine.answer import RequestFailed
+
     options: Options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
     with _engine(**given) as engine:
@@ -81,6 +83,10 @@ def chat(system: str | None, max_tokens: int, temperature: float, seed: int | No
             except KeyboardInterrupt:
                 messages.pop()
                 click.echo()
+                continue
+            except RequestFailed as error:
+                messages.pop()
+                click.secho(f"[not answered: {error}]", fg="red", err=True)
                 continue
             messages.append({"role": "assistant", "content": completion.text})
             click.secho(_counts(completion), dim=True, err=True)
@@ -103,7 +109,8 @@ def _say(engine: Engine, prompt: str | list[dict[str, str]], options: Options, *
     try:
         stream = engine.stream(prompt, **options)
     except ValueError as error:
-        raise ConfigError(f"the prompt cannot be used: {error}") from error
+        hint = "" if isinstance(prompt, str) else "; `stepwell run --no-chat` goes without the model's chat template"
+        raise ConfigError(f"the prompt cannot be used: {error}{hint}") from error
     try:
         for text in stream:
             if echo:
