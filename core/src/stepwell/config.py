@@ -204,17 +204,18 @@ class Config:
     def finish(self, registry: Registry | None = None) -> None:
         """Every section has to have been read by somebody: ConfigError for one that no part knows.
 
-        A known section that this start does not use, and one of a plugin that is not loaded, is a note.
+        A section that a plugin binds itself is judged here as well, since that may be in another process. A known
+        section that this start does not use, and one of a plugin that is not loaded, is a note.
         """
-        registry = registry or self._registry
+        self._registry = registry = registry or self._registry
         for section, origin in self._sections.items():
             if section in self._bound:
                 continue
             record = registry.record(section) if registry else None
             if record and not record.loaded:
                 self.notes.append(f"[{section}] ({origin}) is ignored: {record.sentence}")
-            elif section == "server":
-                continue  # the front end's: a file may serve both processes
+            elif registry and section in registry.sections:
+                self._judge(section, registry.sections[section])
             elif record or section in SECTIONS:
                 self.notes.append(f"[{section}] ({origin}) is ignored: nothing here uses it")
             else:
@@ -231,6 +232,12 @@ class Config:
         return lines
 
     # --- inside ---
+
+    def _judge(self, section: str, cls: type) -> None:
+        """Bind for the errors' sake; a secret that only its reader has been given is not missed."""
+        secrets = [one.value.name for one in self._inside(section).values() if isinstance(one.value, FromEnv)]
+        if set(secrets) <= set(self._environment):
+            self.bind(section, cls)
 
     def _inside(self, section: str) -> Settings:
         return {at[1:]: one for at, one in self._settings.items() if at[0] == section and at[1:] != ("use",)}
@@ -265,7 +272,7 @@ class Config:
         return ".".join(path) + (f" ({origin})" if origin else "")
 
     def _known_sections(self) -> list[str]:
-        return [*SECTIONS, *self._bound]
+        return [*SECTIONS, *self._bound, *(self._registry.sections if self._registry else ())]
 
     def _shown_bound(self, section: str) -> list[Shown]:
         """Every field: as it was written where it is a table or a secret, else the value in effect."""

@@ -5,7 +5,7 @@ heavy and return offers. Raising makes the plugin a `broken` record and leaves a
 across all plugins; a second one is a conflict that names both distributions. Since: API 1, all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -99,6 +99,15 @@ def stepwell_balancers() -> Iterable[Offer[Balancer]]:
 def stepwell_sinks() -> Iterable[Offer[Sink]]:
     """Offer event sinks, chosen by `[sink] use`."""
     return ()
+
+
+@hookspec
+def stepwell_sections() -> Mapping[str, type]:
+    """Name the sections of the config that this plugin binds itself, each with its frozen dataclass.
+
+    So a mistake in them is found by every command that reads the config, and `config show` knows their defaults.
+    """
+    return {}
 
 
 @hookspec

@@ -23,7 +23,7 @@ from stepwell.discover import Discovery, Found, discover, refusal
 from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Check, Offer
 from stepwell.records import BROKEN, CONFLICT, DISABLED, FAILED, INVALID, MISSING, OK, UNUSABLE, Record
-from stepwell.register import KINDS, AnyOffer, Refused, admit, contained, hook_of, new_manager, refuse
+from stepwell.register import KINDS, SECTION, AnyOffer, Refused, admit, contained, hook_of, new_manager, refuse
 
 if TYPE_CHECKING:
     from stepwell.config import Config
@@ -196,6 +196,11 @@ class Registry:
         """Offers of a kind by name, sorted, those that cannot run here included."""
         self._known(kind)
         return {name: self._offers[k, name][1] for k, name in sorted(self._offers) if k == kind}
+
+    @property
+    def sections(self) -> dict[str, type]:
+        """Sections that plugins bind themselves."""
+        return {name: offer.config for (kind, name), (_, offer) in self._offers.items() if kind == SECTION}
 
     def offer(self, kind: str, name: str) -> Offer[Any]:
         """The offer of that name; ConfigError where there is none or it cannot run here."""

@@ -23,6 +23,7 @@ from stepwell.discover import Found
 from stepwell.markers import PROJECT
 from stepwell.offers import Offer
 from stepwell.records import BROKEN, CONFLICT, INVALID, Record
+from stepwell.settings import CORE_SECTIONS, ROLES
 from stepwell.suggest import meant
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ KINDS = {
     "sink": "stepwell_sinks",
 }
 """Kinds of offers, and the hook that gives them."""
+SECTION = "section"
+"""The kind under which a section is kept that a plugin binds itself: its name is as much taken as an offer's."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -148,6 +151,17 @@ def _offers(manager: pluggy.PluginManager, module: ModuleType) -> Iterator[tuple
                 raise Refused(INVALID, f"{hook} offers {key[1]} twice")
             seen.add(key)
             yield key, offer
+    caller = hook_of(manager, module, "stepwell_sections")
+    for name, settings in (_guard(partial(_sections, caller), "stepwell_sections") if caller else {}).items():
+        yield (SECTION, name), _judged(Offer(name, settings, settings), "stepwell_sections")
+
+
+def _sections(caller: pluggy.HookCaller) -> dict[str, type]:
+    sections = dict(caller()[0])
+    for name in sections:
+        if name in CORE_SECTIONS or name in ROLES:
+            raise Refused(INVALID, f"stepwell_sections names {name}, a section of core's own")
+    return sections
 
 
 def _listed(caller: pluggy.HookCaller) -> list[AnyOffer]:
@@ -171,6 +185,8 @@ def _judged(offer: object, hook: str) -> AnyOffer:
 def _guard(call: Callable[[], T], what: str) -> T:
     try:
         return call()
+    except Refused:
+        raise
     except BaseException as error:
         reason = contained(error)
         raise Refused(BROKEN, f"{what}: {reason}", traceback.format_exc()) from error

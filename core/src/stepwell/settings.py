@@ -129,7 +129,7 @@ ROLES: Mapping[str, str] = {
 }
 """Sections in which `use` chooses an offer, and the kind of that offer."""
 
-SECTIONS = (*CORE_SECTIONS, *ROLES, "server", "replay")
+SECTIONS = (*CORE_SECTIONS, *ROLES, "replay")
 
 DEFAULTS: Mapping[str, str] = {
     "evict": "lru",

@@ -340,3 +340,41 @@ def test_folders_of_the_user(make: Make) -> None:
     with pytest.raises(ConfigError, match="HOME"):
         make().cache_dir  # noqa: B018 - reading it is the test
     assert isinstance(make(), Config)
+
+
+WEB = """
+from dataclasses import dataclass
+from stepwell import hookimpl
+
+@dataclass(frozen=True)
+class Web:
+    port: int = 80
+    key: str = ""
+
+@hookimpl
+def stepwell_sections():
+    return {"web": Web}
+"""
+
+
+def test_a_section_of_a_plugin_is_judged_by_every_command(make: Make, install: Install) -> None:
+    registry = install({"web": WEB})
+    config = make("[web]\nport = 1")
+    config.finish(registry)
+    assert config.notes == []
+    assert {line.key: line.value for line in config.shown()} == {"port": "1", "key": "''"}
+    for toml, text in {
+        "[web]\nprot = 1": "web.prot (site.toml:2): no such setting; did you mean port?",
+        "[web]\nport = 'x'": "web.port (site.toml:2): 'x' is not of type int",
+        "[wed]\nport = 1": "wed (site.toml:1): no such section; did you mean web?",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            make(toml).finish(registry)
+        assert str(caught.value) == text
+
+
+def test_a_secret_of_a_section_that_another_process_reads_is_not_missed_here(make: Make, install: Install) -> None:
+    toml = '[web]\nkey = { env = "WEB_KEY" }'
+    make(toml).finish(install({"web": WEB}))
+    with pytest.raises(ConfigError, match=r"web.key \(site.toml:2\): the variable \$WEB_KEY is not set"):
+        make(toml).bind("web", CacheSettings)

@@ -325,3 +325,50 @@ def test_load_leaves_no_state(site: Site) -> None:
     first, second = site.load(), site.load()
     assert first.manager is not second.manager
     assert first.records == second.records
+
+
+SECTIONS = """
+from dataclasses import dataclass
+from stepwell import hookimpl
+
+@dataclass(frozen=True)
+class Table:
+    port: int = 80
+
+@hookimpl
+def stepwell_sections():
+    return {names!r}
+"""
+
+
+def test_a_section_that_a_plugin_binds_itself(site: Site) -> None:
+    site.install("web", SECTIONS.replace("{names!r}", "{'web': Table}"))
+    registry = site.load()
+    assert [(name, cls.__name__) for name, cls in registry.sections.items()] == [("web", "Table")]
+    assert next(record.offers for record in registry.records if record.name == "web") == ("section:web",)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "reason"),
+    [
+        ("{'cache': Table}", "invalid", "stepwell_sections names cache, a section of core's own"),
+        ("{'storage': Table}", "invalid", "a section of core's own"),
+        ("{'web': int}", "invalid", "config of web is not a dataclass"),
+        ("{'We b': Table}", "invalid", "'We b' is no name"),
+        ("7", "broken", "stepwell_sections: TypeError"),
+    ],
+)
+def test_a_section_has_to_be_a_new_name_and_a_frozen_dataclass(
+    site: Site, answer: str, state: str, reason: str
+) -> None:
+    site.install("web", SECTIONS.replace("{names!r}", answer))
+    record = site.load().record("web")
+    assert record is not None and record.state == state and reason in record.reason
+
+
+def test_a_section_that_two_plugins_bind_is_nobodys(site: Site) -> None:
+    for name in ("a", "b"):
+        site.install(name, SECTIONS.replace("{names!r}", "{'web': Table}"))
+    registry = site.load()
+    assert registry.sections == {}
+    assert {r.name: r.state for r in registry.records} == {"a": "conflict", "b": "conflict", "builtin": "ok"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -15,3 +15,11 @@ def stepwell_commands() -> Iterable[click.Command]:
     from stepwell_server.commands import load, serve
 
     return [serve, load]
+
+
+@hookimpl
+def stepwell_sections() -> Mapping[str, type]:
+    """`[server]`."""
+    from stepwell_server.settings import ServerSettings
+
+    return {"server": ServerSettings}
