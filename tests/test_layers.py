@@ -17,8 +17,8 @@ FLOORS = (
     ("types", "errors"),
     ("abc", "hookspecs", "offers", "markers"),
     (
-        *("plugins", "records", "requires", "discover", "register", "suggest"),
-        *("config", "sources", "coerce", "settings", "resolve"),
+        *("plugins", "registry", "register", "records", "requires", "discover", "suggest"),
+        *("config", "sources", "coerce", "settings", "shown", "switches", "resolve"),
         *("cache", "schedule"),
     ),
     ("engine", "replay"),

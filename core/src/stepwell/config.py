@@ -10,15 +10,16 @@ import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from stepwell.coerce import Misfit, Secret, Text, build
+from stepwell.coerce import Misfit, Secret, build
 from stepwell.errors import ConfigError
 from stepwell.offers import Offer
 from stepwell.plugins import Registry, load
 from stepwell.settings import CORE_SECTIONS, SECTIONS
+from stepwell.shown import Shown, printed, shown_section
 from stepwell.sources import (
     DISABLE,
     PLUGINS,
@@ -34,6 +35,7 @@ from stepwell.sources import (
     merge,
 )
 from stepwell.suggest import meant
+from stepwell.switches import disabled_by_file, names
 
 __all__ = ["Chosen", "Config", "Origin", "Secret", "Shown", "environment"]
 
@@ -50,16 +52,6 @@ class Chosen:
     offer: Offer[Any]
     settings: Any
     origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One line of `stepwell config show`."""
-
-    section: str
-    key: str
-    value: str
-    origin: str
 
 
 class Config:
@@ -102,13 +94,13 @@ class Config:
     @property
     def disabled(self) -> frozenset[str]:
         """Plugins switched off: by $STEPWELL_DISABLE and by `stepwell plugin disable`."""
-        return _names(self._environment.get(DISABLE, "")) | disabled_by_file(self._environment)
+        return names(self._environment.get(DISABLE, "")) | disabled_by_file(self._environment)
 
     @property
     def only(self) -> frozenset[str] | None:
         """The only plugins to load beside core's own, by $STEPWELL_PLUGINS; None: all."""
         text = self._environment.get(PLUGINS)
-        return None if text is None else _names(text)
+        return None if text is None else names(text)
 
     def load_plugins(self, distributions: Iterable[importlib.metadata.Distribution] | None = None) -> Registry:
         """Load the plugins that this config does not switch off."""
@@ -225,10 +217,13 @@ class Config:
         """Every setting with its value and origin: of bound sections all, of others what was written."""
         lines: list[Shown] = []
         for section in sorted({*self._bound, *self._sections}, key=_rank):
+            setting = self._settings.get((section, "use"))
             if section in self._choices:
                 name, origin = self._choices[section]
-                lines.append(Shown(section, "use", repr(name), str(origin)))
-            lines += self._shown_bound(section) if section in self._bound else self._shown_raw(section)
+                lines.append(Shown(section, "use", printed(name), str(origin)))
+            elif setting:
+                lines.append(Shown(section, "use", printed(setting.value), str(setting.origin)))
+            lines += shown_section(section, self._inside(section), self._bound.get(section, ()), DEFAULT)
         return lines
 
     # --- inside ---
@@ -274,34 +269,6 @@ class Config:
     def _known_sections(self) -> list[str]:
         return [*SECTIONS, *self._bound, *(self._registry.sections if self._registry else ())]
 
-    def _shown_bound(self, section: str) -> list[Shown]:
-        """Every field: as it was written where it is a table or a secret, else the value in effect."""
-        values = {
-            field.name: getattr(value, field.name)
-            for value in self._bound[section]
-            for field in dataclasses.fields(value)  # type: ignore[arg-type]
-        }
-        written = [line for line in self._shown_raw(section) if line.key != "use"]
-        lines = [
-            line
-            if line.key not in values or line.value.startswith("{ env")
-            else replace(line, value=repr(values[line.key]))
-            for line in written
-        ]
-        tops = {line.key.partition(".")[0] for line in written}
-        return lines + [Shown(section, key, repr(v), str(DEFAULT)) for key, v in values.items() if key not in tops]
-
-    def _shown_raw(self, section: str) -> list[Shown]:
-        return [
-            Shown(section, ".".join(at[1:]), _printed(one.value), str(one.origin))
-            for at, one in sorted(self._settings.items())
-            if at[0] == section
-        ]
-
-
-def _printed(value: object) -> str:
-    return str(value) if isinstance(value, (FromEnv, Text)) else repr(value)
-
 
 def _rank(section: str) -> tuple[int, str]:
     return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), section)
@@ -320,27 +287,3 @@ def _nested(flat: Mapping[At, object]) -> dict[str, Any]:
 def environment() -> Mapping[str, str]:
     """The environment of this process."""
     return dict(os.environ)
-
-
-# --- plugins that were switched off ---
-
-
-def disabled_file(env: Mapping[str, str]) -> Path | None:
-    """Where `stepwell plugin disable` writes; None where the user has no home."""
-    base = env.get("XDG_CONFIG_HOME") or (str(Path(env["HOME"]) / ".config") if env.get("HOME") else "")
-    return Path(base) / "stepwell" / "disabled" if base else None
-
-
-def disabled_by_file(env: Mapping[str, str]) -> frozenset[str]:
-    """The plugins that file names, one a line."""
-    path = disabled_file(env)
-    try:
-        return _names(path.read_text(encoding="utf-8")) if path else frozenset()
-    except FileNotFoundError:
-        return frozenset()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read which plugins are disabled: {error.strerror}") from error
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.replace(",", " ").split())

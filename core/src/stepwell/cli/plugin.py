@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from stepwell.config import disabled_by_file, disabled_file, environment
+from stepwell.config import environment
 from stepwell.discover import discover
 from stepwell.errors import ConfigError
 from stepwell.suggest import meant
+from stepwell.switches import disabled_by_file, disabled_file
 
 
 @click.group()
