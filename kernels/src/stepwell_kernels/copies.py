@@ -25,13 +25,24 @@ class HostPages:
             strides.append(strides[-1] * size)
         self.data = torch.as_strided(flat, (slots, *inner), (stride // item, *reversed(strides)), offset // item)
         self.shape = shape
+        self._pinned: int | None = None
 
     def pin(self, memory: memoryview) -> None:
-        """Make the arena reachable for asynchronous copies of a CUDA device."""
+        """Make the arena reachable for copies of a CUDA device, until `unpin`. RuntimeError where that is refused."""
         whole = torch.frombuffer(memory, dtype=torch.uint8)
-        code = torch.cuda.cudart().cudaHostRegister(whole.data_ptr(), whole.numel(), 0)
-        if int(code) != 0:
-            raise RuntimeError(f"cudaHostRegister of {whole.numel()} bytes failed with code {int(code)}")
+        _check(torch.cuda.cudart().cudaHostRegister(whole.data_ptr(), whole.numel(), 0), "cudaHostRegister")
+        self._pinned = whole.data_ptr()
+
+    def unpin(self) -> None:
+        """Undo `pin`; nothing where it was not done."""
+        if self._pinned is not None:
+            _check(torch.cuda.cudart().cudaHostUnregister(self._pinned), "cudaHostUnregister")
+            self._pinned = None
+
+
+def _check(code: object, call: str) -> None:
+    if int(code) != 0:  # type: ignore[call-overload]  # cudart answers an enum of its own
+        raise RuntimeError(f"{call} failed with code {code}")
 
 
 def load_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ def test_greedy_answers_on_cuda_equal_generate(models_dir, truths, page):
     rng = random.Random(page)
     shared = [rng.randrange(3, 300) for _ in range(100)]
     asked = [shared[: rng.choice([0, 50, 100])] + [rng.randrange(3, 300) for _ in range(20 + i)] for i in range(6)]
-    cache = {"page_size": page, "device_pages": max(400 // page, 6), "host_pages": max(1600 // page, 24)}
+    cache = {"page_size": page, "device_pages": {1: 180, 16: 12, 64: 4}[page], "host_pages": max(1600 // page, 24)}
     runner = {"use": "transformers", "model": str(models_dir["llama"]), "device": "cuda", "dtype": "float32"}
     with stepwell.Engine(runner=runner, cache=cache, write={"use": "write_through"}) as engine:
         for _ in range(3):

@@ -116,6 +116,8 @@ class TransformersRunner(Runner):
         self._plans.put(None)
         if self._worker.is_alive():
             self._worker.join(timeout=30)
+        if self._host is not None:
+            self._host.unpin()
         self._pool = self._host = None
 
     # --- on the worker thread ----------------------------------------------------------------------------------
