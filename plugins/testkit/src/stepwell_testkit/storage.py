@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ import pytest
 from stepwell import DONE, Capability, Done, Missing, PageKey, PageResult, Storage
 from stepwell_testkit.bench import PAINT, Bench, answers, new_salt
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.process import Child, forked, with_file_limit
+from stepwell_testkit.process import LIMIT_S, Child, forked, with_file_limit
 from stepwell_testkit.together import at_once
 
 KIB = 1024
@@ -247,11 +249,12 @@ class StorageKit(Kit):
 
         def write(worker: int) -> None:
             bench.arena.fill(worker, fills[worker])
-            for turn in range(16):
+            for turn in range(40):
                 result = storage.write([key], bench.arena.views([worker]))[0]
                 assert result == DONE, result
                 if turn % 4 == 2:
                     storage.delete([key])
+                time.sleep(0.0005)  # lets the others in, whatever else the machine does
             writing[worker] = False
 
         def read(_: int) -> None:
@@ -349,10 +352,12 @@ class StorageKit(Kit):
                 bench.storage.delete(bench.keys(numbers))
                 child.tell()
 
-        for turn in range(3):
+        for part in (0.2, 0.4, 0.5, 0.6, 0.8):
             with forked(work) as child:
-                child.hear(turn + 1)
-                child.kill(after_s=0.003 * turn)
+                child.hear(1)
+                start = time.monotonic()
+                child.hear(1)
+                child.kill(after_s=part * (time.monotonic() - start))
             bench = Bench(reopen(), BIG, 8, salt)
             results, pages = bench.read(range(8))
             for number in range(8):
@@ -381,26 +386,27 @@ class StorageKit(Kit):
         reopen = _reopen(request)
         salt = new_salt()
         fills = [bytes([fill]) * BIG for fill in (0x11, 0x22)]
+        start = multiprocessing.get_context("fork").Barrier(3, timeout=LIMIT_S)
 
         def writer(fill: bytes) -> Callable[[Child], None]:
             def work(child: Child) -> None:
                 bench = Bench(reopen(), BIG, 1, salt)
-                child.tell()
-                for turn in range(15):
+                start.wait()
+                for turn in range(60):
                     bench.arena.fill(0, fill)
                     result = bench.storage.write([bench.key(1)], bench.arena.views([0]))[0]
                     assert result == DONE, result
                     if turn % 5 == 4:
                         bench.storage.delete([bench.key(1)])
+                    time.sleep(0.001)  # lets the other one in, whatever else the machine does
                 bench.put([2])
                 bench.storage.close()
 
             return work
 
         with forked(writer(fills[0])) as one, forked(writer(fills[1])) as two:
-            one.hear(1)
-            two.hear(1)
             bench = Bench(reopen(), BIG, 1, salt)
+            start.wait()
             while one.alive() or two.alive():
                 if bench.storage.read([bench.key(1)], bench.arena.views([0]))[0] == DONE:
                     assert bench.arena.page(0) in fills, "a page mixes the bytes of two processes"
