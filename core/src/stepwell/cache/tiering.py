@@ -19,8 +19,8 @@ from stepwell.cache.evict import Evictor
 from stepwell.cache.index import Index, Places
 from stepwell.cache.keys import page_keys
 from stepwell.cache.ledger import CacheStats, Lease, StoreOp
-from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Seg
-from stepwell.cache.pool import NO_IDS
+from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Run, Seg
+from stepwell.cache.pool import NO_IDS, Flags
 from stepwell.types import Done, Ids, PageKey, PageResult
 
 NOWHERE: Places = np.empty(0, dtype=np.intp)
@@ -36,14 +36,29 @@ class Piece:
     lower: Ids
 
 
-def place(node: Node, page: int) -> Node | None:
-    """The node that now has a page which was in `node`; None where it left the tree."""
+def spans(node: Node, first: int, pages: int) -> list[tuple[Node | None, int, int]]:
+    """Where `pages` pages, from page `first` on, are now that were in `node`: (node, low, high) of each part.
+
+    Low and high count from `first`; no node: they left the tree.
+    """
+    parts: list[tuple[Node | None, int, int]] = []
+    end = first + pages
     here: Node | None = node
-    while here is not None and here.parent is not None:
-        if page >= here.first:
-            return here if page < here.first + here.pages else None
+    while end > first:
+        if here is None or here.parent is None:
+            parts.append((None, 0, end - first))
+            break
+        reach = here.first + here.pages
+        if reach < end:
+            parts.append((None, max(reach, first) - first, end - first))
+            end = max(reach, first)
+        low = max(here.first, first)
+        if low < end:
+            parts.append((here, low - first, end - first))
+            end = low
         here = here.parent
-    return None
+    parts.reverse()
+    return parts
 
 
 class Tiering:
@@ -208,18 +223,20 @@ class Tiering:
         at = 0
         done: dict[Node, None] = {}
         for piece in pieces:
-            for i in range(len(piece.upper)):
-                node = place(piece.node, piece.first + i)
-                host = piece.lower[i : i + 1]
-                if not (
-                    came[at] and node is not None and self._lands(node, group, piece.first + i, int(piece.upper[i]))
-                ):
-                    index.pools[HOST][group].release(host, used=False)
+            for node, low, high in spans(piece.node, piece.first, len(piece.upper)):
+                host = piece.lower[low:high]
+                good = came[at + low : at + high]
+                if node is not None:
+                    first = piece.first + low - node.first
+                    good = self._lands(node, group, first, piece.upper[low:high], good)
+                    for start, end in stretches(good):
+                        index.put(HOST, node, group, first + start, host[start:end], entrust=True)
+                        done[node] = None
+                    self._stats.saved += int(np.count_nonzero(good))
                 else:
-                    index.put(HOST, node, group, piece.first + i - node.first, host, entrust=True)
-                    self._stats.saved += 1
-                    done[node] = None
-                at += 1
+                    good = np.zeros(high - low, dtype=np.bool_)
+                index.pools[HOST][group].release(host[~good], used=False)
+            at += len(piece.upper)
         index.pools[DEVICE][group].release(copy.device, used=False)
         index.settle()
         if self._storage:
@@ -230,20 +247,26 @@ class Tiering:
         if self._write.decide(Edge.STORE, cause, node.hits + 1) is Decision.NOW:
             self._stores.append(node)
 
-    def _lands(self, node: Node, group: int, page: int, device: int) -> bool:
-        """Whether a saved page may become visible: the tree still has it, no copy of it, and what it continues."""
-        at = page - node.first
+    def _lands(self, node: Node, group: int, first: int, device: Ids, came: Flags) -> Flags:
+        """Which saved pages may become visible: the tree still has them, no copy of them, and what they continue."""
         run = node.runs[group]
-        if run is None or run.device[4 * at : 4 * at + 4] != device.to_bytes(4, "little"):
-            return False
-        if run.host and run.host[4 * at : 4 * at + 4] != ABSENT:
-            return False
-        if not self._index.geometry.groups[group].full:
-            return True
-        if at:
-            return run.host[4 * at - 4 : 4 * at] not in (b"", ABSENT)
+        if run is None:
+            return np.zeros(len(device), dtype=np.bool_)
+        last = first + len(device)
+        there = run.ids(HOST, node.pages)[first:last] >= 0
+        good: Flags = came & ~there & (run.ids(DEVICE, node.pages)[first:last] == device)
+        if self._index.geometry.groups[group].full:
+            unbroken = np.logical_and.accumulate(good | there)
+            good &= unbroken & self._continued_on_host(node, run, first)
+        return good
+
+    def _continued_on_host(self, node: Node, run: Run, first: int) -> bool:
         above = node.parent
-        return above is None or above.parent is None or above.run(group).host[-4:] not in (b"", ABSENT)
+        if first:
+            return run.host[4 * first - 4 : 4 * first] not in (b"", ABSENT)
+        if above is None or above.parent is None:
+            return True
+        return above.run(run.segments[HOST].group).host[-4:] not in (b"", ABSENT)
 
     def _ahead(self, tier: int) -> None:
         """Keep the clean reserve: copy down what would be evicted next."""
@@ -297,38 +320,53 @@ class Tiering:
         self._stats.loaded += int(np.count_nonzero(came))
         self._stats.load_failed += int(np.count_nonzero(~came))
         theirs: list[tuple[int, Ids]] = []
-        for i, page in enumerate(pages.tolist()):
-            here = place(node, page)
-            if here is None or not self._is_at(here, group, page, int(copy.host[i])):
-                lease.published = min(lease.published, page)
-                continue
-            if not came[i]:
-                index.cut(HOST, here, group, np.array([page - here.first]))
-                index.close_gap(here)
-                continue
-            at = page - here.first
-            run = here.run(group)
-            known = run.ids(DEVICE, here.pages)[at : at + 1]
-            if known[0] >= 0:
-                theirs.append((page, known))
-            elif not index.geometry.groups[group].full or self._continued(here, group, at):
-                index.put(DEVICE, here, group, at, copy.device[i : i + 1])
-            else:
-                lease.published = min(lease.published, page)
+        for low, high in runs_of(pages):
+            for here, start, end in spans(node, int(pages[low]), high - low):
+                span = slice(low + start, low + end)
+                kept = int(pages[low + start])
+                if here is not None:
+                    known, kept = self._land(here, group, kept, copy.device[span], copy.host[span], came[span])
+                    if known is not None:
+                        theirs.append((int(pages[low + start]), known))
+                if kept < int(pages[low]) + end:
+                    lease.published = min(lease.published, kept)
         lease.broken = lease.broken or not bool(came.all())
         index.settle()
         return theirs
 
-    def _is_at(self, node: Node, group: int, page: int, host: int) -> bool:
-        run = node.runs[group]
-        at = page - node.first
-        return run is not None and run.host[4 * at : 4 * at + 4] == host.to_bytes(4, "little")
+    def _land(self, node: Node, group: int, page: int, device: Ids, host: Ids, came: Flags) -> tuple[Ids | None, int]:
+        """Loaded pages become visible where the tree still has their source, and none on device.
 
-    def _continued(self, node: Node, group: int, at: int) -> bool:
+        Answers the ids that the tree has on device already, -1 elsewhere, and the first page that is the lease's own.
+        """
+        index = self._index
+        run = node.runs[group]
+        if run is None:
+            return None, page
+        at = page - node.first
+        same = run.ids(HOST, node.pages)[at : at + len(host)] == host
+        known = run.ids(DEVICE, node.pages)[at : at + len(host)]
+        new = same & came & (known < 0)
+        full = index.geometry.groups[group].full
+        if full and not self._continued(node, group):
+            new[:] = False
+        for low, high in stretches(new):
+            if full and at + low != len(run.device) // 4:
+                new[low:high] = False
+                continue
+            index.put(DEVICE, node, group, at + low, device[low:high])
+        bad = np.flatnonzero(same & ~came)
+        if len(bad):
+            index.cut(HOST, node, group, bad + at)
+            index.close_gap(node)
+        known = np.where(came, known, -1).astype(np.int32)
+        own = np.flatnonzero(came & ~new & (known < 0))
+        return known if (known >= 0).any() else None, page + (int(own[0]) if len(own) else len(host))
+
+    def _continued(self, node: Node, group: int) -> bool:
+        """Whether all of a full group before the node is on device."""
         above = node.parent
-        if at or above is None or above.parent is None:
-            return len(node.run(group).device) == 4 * at
-        return len(above.run(group).device) == 4 * above.pages
+        return above is None or above.parent is None or len(above.run(group).device) == 4 * above.pages
 
     def landed(self, copy: PageCopy) -> None:
         """Let go of both sides of a load, after the lease took what it wanted."""
@@ -400,7 +438,15 @@ class Tiering:
         return np.concatenate([NO_IDS, *saves, *loads, *stores])
 
 
-def runs_of(places: Places) -> Iterable[tuple[int, int]]:
-    """(low, high) of each stretch of consecutive numbers."""
+def stretches(flags: Flags) -> Iterable[tuple[int, int]]:
+    """(low, high) of each stretch of set flags."""
+    places = np.flatnonzero(flags)
+    return ((int(places[low]), int(places[high - 1]) + 1) for low, high in runs_of(places))
+
+
+def runs_of(places: Places | Ids) -> Iterable[tuple[int, int]]:
+    """(low, high) into `places` of each stretch of consecutive numbers."""
+    if not len(places):
+        return ()
     cuts = np.flatnonzero(np.diff(places) > 1) + 1
     return pairwise([0, *cuts.tolist(), len(places)])
