@@ -24,7 +24,7 @@ def run_class(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run
         head = "import pytest\nfrom stepwell import *\nfrom stepwell_testkit import *\n"
         subjects = "from kit_subjects import dispatch, eviction, schedule, storage, write\n"
         pytester.makepyfile(test_subject=head + subjects + source)
-        options = ("-p", "stepwell_testkit_pytest", "-p", "no:cacheprovider", "--tb=short")
+        options = ("-p", "stepwell_testkit_pytest", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore")
         return pytester.runpytest_inprocess(*options, *arguments)
 
     return run

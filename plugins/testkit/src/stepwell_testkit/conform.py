@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -71,12 +72,15 @@ def conform(kind: str, offer: Offer[Any], settings: Settings, tmp_path: Path, *,
         provides=", ".join(f"Capability.{flag.name}" for flag in sorted(provides, key=lambda flag: flag.name)),
         sizes=f"limit_bytes = {limit_bytes}" if kind == "storage" else "",
     )
-    test = tmp_path / "test_conform.py"
+    # A name of its own: a second run in this process would be given the first one's module again.
+    test = tmp_path / f"test_conform_{uuid4().hex}.py"
     test.write_text(head + body)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     arguments = [f"--rootdir={tmp_path}", f"--confcutdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}"]
+    # It also finds the pytest plugin imported already, which is no matter.
+    arguments += ["--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-q"]
     plugins = ["-p", "no:cacheprovider", "-p", "stepwell_testkit_pytest"]
-    return int(pytest.main([*arguments, *plugins, "-q", str(test)], plugins=[_Subject(offer, settings)]))
+    return int(pytest.main([*arguments, *plugins, str(test)], plugins=[_Subject(offer, settings)]))
 
 
 @dataclass(frozen=True)
