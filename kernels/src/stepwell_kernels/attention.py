@@ -1,8 +1,8 @@
 """Paged attention for a ragged batch: some rows extend a prompt by many tokens, others decode one.
 
 Each row's K and V are written into its pages first, then every query attends to its row's pages up to itself. Decode
-rows of similar length run together over gathered pages; a prompt's rows run one by one. Queries of one KV head are
-handled as one block, so K and V are never repeated.
+rows of similar length run together over gathered pages; a prompt's rows run block by block. Queries of one KV head are
+handled as one block, so K and V are never repeated. Everything that all layers share is laid out once, in `Batch`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 
-PADDING = 1.25
-"""Decode rows share a batch while its padded length stays within this factor of their own."""
+PADDING, SLACK = 1.25, 64
+"""Decode rows share a gather while its padded length stays within this factor, and so many tokens, of their own."""
+BLOCK = 1024
+"""Most queries of a prompt that share a mask, so that masks stay small beside long histories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +30,19 @@ class RaggedRow:
     count: int
     """Tokens it adds."""
     pages: npt.NDArray[np.int32]
-    """Its page table, for at least start + count tokens."""
+    """Its page table, for at least start + count tokens; -1 where a window has left a page behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    at: int
-    start: int
-    count: int
+    span: slice
+    """Of the flat batch."""
     pages: torch.Tensor
+    """[1, pages]."""
+    tokens: int
+    """How many tokens of those pages are read."""
+    mask: torch.Tensor | None
+    """[queries, tokens]: true where a query sees a token; None: plainly causal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class _Decode:
     rows: torch.Tensor
     """Indices into the flat batch."""
     pages: torch.Tensor
-    """[rows, pages], padded with page 0."""
+    """[rows, pages]; a shorter row repeats a page of its own, so that it never reads a stranger's."""
     mask: torch.Tensor
     """[rows, 1, 1, tokens]: true where a token is the row's own."""
 
@@ -53,61 +59,91 @@ class Batch:
     """Rows laid out for one step, once for all layers: where tokens are written, and which pages are read together."""
 
     def __init__(
-        self, rows: Sequence[RaggedRow], page_size: int, device: torch.device | str, window: int | None = None
+        self,
+        rows: Sequence[RaggedRow],
+        page_size: int,
+        device: torch.device | str,
+        window: int | None = None,
+        block: int = BLOCK,
     ) -> None:
-        """`window`: tokens of history that a query sees beside itself; None: all."""
-        self.page_size = page_size
-        self.window = window
+        """`window`: tokens of history that a query sees beside itself; None: all.
+
+        Raises ValueError where a row's table lacks a page that it writes or reads.
+        """
+        self._page_size, self._device, self._window = page_size, device, window
         self.tokens = sum(row.count for row in rows)
-        self._device = device
-        starts = np.cumsum([0, *(row.count for row in rows)])
-        slots = [_slots(row, page_size) for row in rows]
-        flat = np.concatenate(slots) if slots else np.empty(0, np.int64)
+        starts = np.cumsum([0, *(row.count for row in rows)]).tolist()
+        flat = np.concatenate([self._slots(row) for row in rows]) if rows else np.empty(0, np.int64)
         self.slots = torch.from_numpy(flat).to(device)
         """Flat token slots to write, one a token of the batch."""
         self.prompts = [
-            _Prompt(int(starts[i]), row.start, row.count, self._ids(row.pages[: _pages(row, page_size)]))
+            self._prompt(starts[i], row, at, min(block, row.count - at))
             for i, row in enumerate(rows)
             if row.count > 1
+            for at in range(0, row.count, block)
         ]
-        self.decodes = self._together([(int(starts[i]), row) for i, row in enumerate(rows) if row.count == 1])
+        self.decodes = self._together([(starts[i], row) for i, row in enumerate(rows) if row.count == 1])
 
-    def _ids(self, pages: npt.NDArray[np.int32]) -> torch.Tensor:
-        return torch.from_numpy(np.maximum(pages, 0).astype(np.int64)).to(self._device)
+    def _slots(self, row: RaggedRow) -> npt.NDArray[np.int64]:
+        places = np.arange(row.start, row.start + row.count)
+        return self._present(row, places // self._page_size) * self._page_size + places % self._page_size
+
+    def _present(self, row: RaggedRow, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Page ids at `index` of a row's table."""
+        if index.size and index[-1] >= len(row.pages):
+            raise ValueError(f"a row of {row.start} + {row.count} tokens has a table of {len(row.pages)} pages")
+        pages = row.pages[index].astype(np.int64)
+        if pages.size and pages.min() < 0:
+            raise ValueError(f"a row of {row.start} + {row.count} tokens needs a page that its table lacks")
+        return pages
+
+    def _low(self, place: int) -> int:
+        """First token, floored to a page, that a query at `place` may see."""
+        if self._window is None:
+            return 0
+        return max(0, place - self._window) // self._page_size * self._page_size
+
+    def _history(self, row: RaggedRow, low: int, end: int) -> npt.NDArray[np.int64]:
+        """Pages that hold the tokens [low, end)."""
+        return self._present(row, np.arange(low // self._page_size, -(-end // self._page_size)))
+
+    def _prompt(self, first: int, row: RaggedRow, at: int, count: int) -> _Prompt:
+        start = row.start + at
+        low, end = self._low(start), start + count
+        pages = torch.from_numpy(self._history(row, low, end))[None].to(self._device)
+        mask = None
+        if low or start or self._window is not None:
+            seen = torch.arange(low, end, device=self._device)[None, :]
+            own = torch.arange(start, end, device=self._device)[:, None]
+            mask = seen <= own
+            if self._window is not None:
+                mask &= seen >= own - self._window
+        return _Prompt(slice(first + at, first + at + count), pages, end - low, mask)
 
     def _together(self, rows: list[tuple[int, RaggedRow]]) -> list[_Decode]:
-        rows = sorted(rows, key=lambda pair: -pair[1].start)
-        batches: list[_Decode] = []
-        while rows:
-            longest = rows[0][1].start + 1
-            fit = next((i for i, (_, row) in enumerate(rows) if (row.start + 1) * PADDING < longest), len(rows))
-            batches.append(self._decode(rows[:fit]))
-            rows = rows[fit:]
-        return batches
+        """Longest first: a row starts a gather of its own where sharing would pad it too much."""
+        lengths = {at: row.start + 1 - self._low(row.start) for at, row in rows}
+        rows = sorted(rows, key=lambda pair: -lengths[pair[0]])
+        groups: list[list[tuple[int, RaggedRow]]] = []
+        for at, row in rows:
+            if groups and lengths[groups[-1][0][0]] <= (lengths[at] + SLACK) * PADDING:
+                groups[-1].append((at, row))
+            else:
+                groups.append([(at, row)])
+        return [self._decode(group) for group in groups]
 
     def _decode(self, rows: list[tuple[int, RaggedRow]]) -> _Decode:
-        ends = np.array([row.start + 1 for _, row in rows])
-        width = -(-int(ends.max()) // self.page_size)
-        table = np.zeros((len(rows), width), dtype=np.int64)
-        for i, (_, row) in enumerate(rows):
-            own = row.pages[: -(-(row.start + 1) // self.page_size)]
-            table[i, : len(own)] = np.maximum(own, 0)
-        places = np.arange(width * self.page_size)
-        seen = places[None, :] < ends[:, None]
-        if self.window is not None:
-            seen &= places[None, :] >= ends[:, None] - 1 - self.window
+        own = [self._history(row, self._low(row.start), row.start + 1) for _, row in rows]
+        width = max(len(pages) for pages in own)
+        table = np.stack([np.pad(pages, (0, width - len(pages)), mode="edge") for pages in own])
+        places = np.arange(width * self._page_size)[None, :]
+        ends = np.array([row.start - self._low(row.start) for _, row in rows])[:, None]
+        seen = places <= ends
+        if self._window is not None:
+            seen &= places >= ends - self._window
         mask = torch.from_numpy(seen).to(self._device)[:, None, None, :]
         index = torch.tensor([at for at, _ in rows], dtype=torch.int64, device=self._device)
         return _Decode(index, torch.from_numpy(table).to(self._device), mask)
-
-
-def _pages(row: RaggedRow, page_size: int) -> int:
-    return -(-(row.start + row.count) // page_size)
-
-
-def _slots(row: RaggedRow, page_size: int) -> npt.NDArray[np.int64]:
-    places = np.arange(row.start, row.start + row.count)
-    return row.pages[places // page_size].astype(np.int64) * page_size + places % page_size
 
 
 def write_pages(pages: torch.Tensor, values: torch.Tensor, batch: Batch) -> None:
@@ -123,12 +159,11 @@ def paged_attention(
     `keys`, `values`: [pages, page_size, kv_heads, head_dim]; heads is a multiple of kv_heads. Answers [tokens, heads,
     head_dim].
     """
-    out = torch.empty_like(query)
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     for decode in batch.decodes:
         out[decode.rows] = _attend_decode(query[decode.rows], keys, values, decode, scale)
     for prompt in batch.prompts:
-        span = slice(prompt.at, prompt.at + prompt.count)
-        out[span] = _attend_prompt(query[span], keys, values, prompt, batch, scale)
+        out[prompt.span] = _attend_prompt(query[prompt.span], keys, values, prompt, scale)
     return out
 
 
@@ -136,37 +171,31 @@ def _attend_decode(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, decode: _Decode, scale: float
 ) -> torch.Tensor:
     rows, heads, dim = query.shape
-    kv_heads = keys.shape[2]
-    k, v = (_gather(pages, decode.pages) for pages in (keys, values))
-    grouped = query.view(rows, kv_heads, heads // kv_heads, dim)
+    k, v = _gather(keys, decode.pages), _gather(values, decode.pages)
+    grouped = query.reshape(rows, keys.shape[2], -1, dim)
     found = scaled_dot_product_attention(grouped, k, v, attn_mask=decode.mask, scale=scale)
     return found.reshape(rows, heads, dim)
 
 
-def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """[rows, kv_heads, tokens, head_dim] of the pages in a table [rows, pages]."""
-    rows = table.shape[0]
-    found = pages.index_select(0, table.view(-1))
-    return found.view(rows, -1, *pages.shape[2:]).transpose(1, 2)
-
-
 def _attend_prompt(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, prompt: _Prompt, batch: Batch, scale: float
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, prompt: _Prompt, scale: float
 ) -> torch.Tensor:
     count, heads, dim = query.shape
-    kv_heads, end = keys.shape[2], prompt.start + prompt.count
-    k, v = (_gather(pages, prompt.pages[None])[0, :, :end] for pages in (keys, values))
-    grouped = query.view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
-    k, v = (side[:, None].expand(-1, heads // kv_heads, -1, -1) for side in (k, v))
-    mask = None
-    if prompt.start or batch.window is not None:
-        mask = _causal(prompt, batch.window, query.device)
+    groups = heads // keys.shape[2]
+    grouped = query.reshape(count, -1, groups, dim).permute(1, 2, 0, 3)
+    k, v = (
+        _gather(pages, prompt.pages)[0, :, : prompt.tokens][:, None].expand(-1, groups, -1, -1)
+        for pages in (keys, values)
+    )
+    mask = prompt.mask
     found = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
     return found.permute(2, 0, 1, 3).reshape(count, heads, dim)
 
 
-def _causal(prompt: _Prompt, window: int | None, device: torch.device) -> torch.Tensor:
-    places = torch.arange(prompt.start + prompt.count, device=device)
-    own = places[prompt.start :, None]
-    mask = places[None, :] <= own
-    return mask if window is None else mask & (places[None, :] >= own - window)
+def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """[rows, kv_heads, tokens, head_dim] of the pages in a table [rows, pages].
+
+    An embedding look-up, since on CPU it copies whole rows and `index_select` does not.
+    """
+    found = embedding(table, pages.view(pages.shape[0], -1))
+    return found.view(table.shape[0], -1, *pages.shape[2:]).transpose(1, 2)

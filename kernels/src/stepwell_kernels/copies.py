@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from stepwell_kernels.pool import PagePool, PageShape
@@ -18,40 +20,55 @@ class HostPages:
         item = shape.dtype.itemsize
         if offset % item or stride % item:
             raise ValueError(f"slots at {offset} + n * {stride} bytes do not align with items of {item} bytes")
-        flat = torch.frombuffer(memory, dtype=torch.uint8).view(shape.dtype)
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        flat = self._bytes[: len(memory) // item * item].view(shape.dtype)
         inner = (shape.layers, 2, shape.page_size, shape.kv_heads, shape.head_dim)
         strides = [1]
         for size in reversed(inner[1:]):
             strides.append(strides[-1] * size)
         self.data = torch.as_strided(flat, (slots, *inner), (stride // item, *reversed(strides)), offset // item)
         self.shape = shape
-        self._pinned: int | None = None
+        self._pinned = False
 
-    def pin(self, memory: memoryview) -> None:
-        """Make the arena reachable for copies of a CUDA device, until `unpin`. RuntimeError where that is refused."""
-        whole = torch.frombuffer(memory, dtype=torch.uint8)
-        _check(torch.cuda.cudart().cudaHostRegister(whole.data_ptr(), whole.numel(), 0), "cudaHostRegister")
-        self._pinned = whole.data_ptr()
+    def pin(self) -> None:
+        """Register the memory with CUDA, so that a device reaches it at full speed. Raises RuntimeError."""
+        code = int(_cudart().cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), 0))
+        if code:
+            raise RuntimeError(f"cudaHostRegister of {self._bytes.numel()} bytes failed with code {code}")
+        self._pinned = True
 
     def unpin(self) -> None:
-        """Undo `pin`; nothing where it was not done."""
-        if self._pinned is not None:
-            _check(torch.cuda.cudart().cudaHostUnregister(self._pinned), "cudaHostUnregister")
-            self._pinned = None
+        """Take the registration back, where there is one, before the memory goes."""
+        if self._pinned:
+            _cudart().cudaHostUnregister(self._bytes.data_ptr())
+            self._pinned = False
 
 
-def _check(code: object, call: str) -> None:
-    if int(code) != 0:  # type: ignore[call-overload]  # cudart answers an enum of its own
-        raise RuntimeError(f"{call} failed with code {code}")
+def _cudart() -> Any:
+    library: Any = torch.cuda
+    return library.cudart()
 
 
 def load_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
     """Copy one layer of host pages to device pages. Ids are int64, `host_ids` on CPU, `device_ids` on the device."""
-    pages = host.data[host_ids, layer].movedim(1, 0)
-    pool.data[layer].index_copy_(1, device_ids, pages.to(pool.data.device, non_blocking=True))
+    pages = host.data[:, layer].index_select(0, host_ids).to(pool.data.device)
+    for side in (0, 1):
+        pool.data[layer, side].index_copy_(0, device_ids, pages[:, side])
+
+
+def load(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
+    """Copy all layers of host pages to device pages."""
+    for layer in range(pool.shape.layers):
+        load_layer(pool, host, layer, device_ids, host_ids)
+
+
+def save_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
+    """Copy one layer of device pages to host pages. Ids as for `load_layer`."""
+    pages = pool.data[layer].index_select(1, device_ids).transpose(0, 1).to("cpu")
+    host.data[:, layer].index_copy_(0, host_ids, pages)
 
 
 def save(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
-    """Copy all layers of device pages to host pages. Ids as for `load_layer`."""
-    pages = pool.data.index_select(2, device_ids).permute(2, 0, 1, 3, 4, 5)
-    host.data.index_copy_(0, host_ids, pages.to("cpu").contiguous())
+    """Copy all layers of device pages to host pages."""
+    for layer in range(pool.shape.layers):
+        save_layer(pool, host, layer, device_ids, host_ids)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stepwell.config import Config, environment
 from stepwell.settings import EngineSettings
@@ -15,12 +15,13 @@ from stepwell.settings import EngineSettings
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 def fetch(model: str, revision: str | None) -> None:
     """Fetch MODEL (a folder, a GGUF file, a hub name, or smollm2) and print where it is."""
-    from stepwell_transformers.models import locate
+    from stepwell_transformers.locate import locate
+    from stepwell_transformers.prepare import prepared
+    from stepwell_transformers.progress import shown
 
     config = Config.load(None, environment())
     state = (config.bind("engine", EngineSettings).state_dir or config.cache_dir) / "transformers"
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(model, total=None)
-        folder = locate(model, revision, state, lambda what: progress.update(task, description=what))
+    with shown(logging.getLogger("stepwell.transformers")) as report:
+        folder = locate(model, revision, state, report)
+        prepared(folder, state, report)
     click.echo(str(folder))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.utils import logging
 
 from stepwell import ConfigError
 from stepwell_kernels import Batch, PagePool, paged_attention, write_pages
-from stepwell_transformers.models import quiet
 from stepwell_transformers.refuse import refuse
 
 NAME = "stepwell_paged"
+FOREIGN = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""What a layer may hand to its attention that ours does not do."""
 
 
 class Paging:
@@ -29,26 +31,34 @@ class Paging:
         """Called before a layer reads its pages: its loads have to be done by then."""
 
 
+class Foreign(Exception):
+    """A layer asks for attention that ours is not."""
+
+
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float,
+    scaling: float | None = None,
     dropout: float = 0.0,
     *,
     paging: Paging,
-    **_: object,
+    **more: object,
 ) -> tuple[torch.Tensor, None]:
     """The attention of every layer: `query` [1, heads, tokens, head_dim], K and V with their own heads."""
+    for name in FOREIGN:
+        if more.get(name) is not None:
+            raise Foreign(name)
     layer = module.layer_idx
     assert isinstance(layer, int)
     paging.before_layer(layer)
     keys, values = paging.pool.keys(layer), paging.pool.values(layer)
     write_pages(keys, key[0].transpose(0, 1), paging.batch)
     write_pages(values, value[0].transpose(0, 1), paging.batch)
-    found = paged_attention(query[0].transpose(0, 1), keys, values, paging.batch, scaling)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    found = paged_attention(query[0].transpose(0, 1), keys, values, paging.batch, scale)
     return found[None], None
 
 
@@ -64,19 +74,15 @@ class PagedModel:
     """Weights and geometry of a model, and its forward over a ragged batch."""
 
     def __init__(self, folder: Path, name: str, dtype: torch.dtype | None, device: torch.device) -> None:
+        """Raises ConfigError for a model that cannot be loaded, or has a part that is not run."""
         try:
-            config = AutoConfig.from_pretrained(folder)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"runner.model: the config in {folder} cannot be read ({error})") from error
+            raise ConfigError(f"runner.model: the config in {folder} cannot be read ({_line(error)})") from error
         refuse(config, name)
-        try:
-            with quiet():
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", attn_implementation=NAME)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({error})") from error
-        self.model: Any = model.to(device).eval()
+        self.model: Any = _load(folder, dtype, device)
         self.device = device
-        self.dtype: torch.dtype = model.dtype
+        self.dtype: torch.dtype = self.model.dtype
         self.layers = int(config.num_hidden_layers)
         heads = int(config.num_attention_heads)
         self.kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -97,3 +103,43 @@ class PagedModel:
         )
         logits: torch.Tensor = out.logits[0]
         return logits
+
+    @contextmanager
+    def by_itself(self) -> Iterator[Any]:
+        """The model with an attention of its own library."""
+        self.model.set_attn_implementation("sdpa" if self.model._supports_sdpa else "eager")
+        try:
+            yield self.model
+        finally:
+            self.model.set_attn_implementation(NAME)
+
+
+def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
+    with _quiet():
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype or "auto",
+                attn_implementation=NAME,
+                device_map=device if device.type != "cpu" else None,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({_line(error)})") from error
+    return model.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars of the library underneath: a server's log is no place for them."""
+    library: Any = logging
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.enable_progress_bar()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -6,9 +6,28 @@ from typing import Any
 
 from stepwell import ConfigError
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-TOWERS = ("vision_config", "audio_config", "speech_config")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
+OTHER_INPUT = ("vision_config", "audio_config", "speech_config", "video_config", "image_token_id", "audio_token_id")
 LATENT = ("kv_lora_rank",)
+RECURRENT = (
+    "mamba_d_state",
+    "mamba_d_ssm",
+    "ssm_cfg",
+    "ssm_state_size",
+    "state_size",
+    "time_step_rank",
+    "linear_num_key_heads",
+    "attn_layer_period",
+    "layers_block_type",
+    "block_types",
+    "hybrid_override_pattern",
+    "conv_L_cache",
+    "lru_width",
+    "rescale_every",
+)
+GEOMETRY = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "max_position_embeddings")
+SLIDING = {"sliding_attention", "chunked_attention"}
+MOVING_ROPE = ("dynamic", "longrope")
 
 
 def refuse(config: Any, name: str) -> None:
@@ -19,34 +38,73 @@ def refuse(config: Any, name: str) -> None:
 
 
 def unsupported(config: Any) -> str | None:
-    """The first part of a model that is not run, in words; None: all of it is."""
-    if getattr(config, "auto_map", None):
-        return "code of its own (auto_map)"
+    """The first part of a model that is not run, in words; None: the config shows none."""
     if getattr(config, "is_encoder_decoder", False):
-        return "an encoder and a decoder"
-    for tower in TOWERS:
-        if getattr(config, tower, None) is not None:
-            return f"a tower for other input ({tower})"
+        return "an encoder beside its decoder (is_encoder_decoder)"
+    if found := _named(config, OTHER_INPUT):
+        return f"a tower for images or sound ({found})"
     if getattr(config, "quantization_config", None) is not None:
-        return "quantised weights (quantization_config)"
+        return f"quantised weights ({_method(config.quantization_config)})"
+    if found := _named(config, RECURRENT):
+        return f"recurrent layers ({found})"
+    if found := _named(config, LATENT):
+        return f"latent attention ({found})"
+    if any(_number(getattr(config, field, None)) > 1 for field in EXPERTS):
+        return f"a mixture of experts ({_named(config, EXPERTS)})"
     architectures = getattr(config, "architectures", None) or []
-    if architectures and not any(name.endswith("ForCausalLM") for name in architectures):
-        return f"no language model head ({', '.join(architectures)})"
-    if any(getattr(config, field, None) for field in LATENT):
-        return "latent attention (kv_lora_rank)"
-    for field in EXPERTS:
-        if (getattr(config, field, None) or 0) > 1:
-            return f"a mixture of experts ({field})"
-    return _other_attention(config)
+    if architectures and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
+        return f"no head that says tokens ({', '.join(architectures)})"
+    return _other_attention(config) or _other_geometry(config)
+
+
+def _named(config: Any, fields: tuple[str, ...]) -> str | None:
+    return next((field for field in fields if getattr(config, field, None)), None)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _method(quantisation: Any) -> str:
+    known = quantisation if isinstance(quantisation, dict) else vars(quantisation)
+    return str(known.get("quant_method", "quantization_config"))
 
 
 def _other_attention(config: Any) -> str | None:
-    kinds = {str(kind) for kind in getattr(config, "layer_types", None) or ()} - {"full_attention"}
+    layers = getattr(config, "layer_types", None)
+    kinds = {str(kind) for kind in layers or ()} - {"full_attention"}
+    if kinds <= SLIDING and kinds:
+        return f"layers that see a part of the history ({', '.join(sorted(kinds))})"
     if kinds:
-        return f"layers of another attention ({', '.join(sorted(kinds))})"
+        return f"recurrent layers or layers of another kind ({', '.join(sorted(kinds))})"
     window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True) and not getattr(config, "layer_types", None):
-        return f"sliding-window attention (sliding_window = {window})"
+    if window and getattr(config, "use_sliding_window", True) and not layers:
+        return f"sliding-window attention (sliding_window = {window}; null would be served)"
     if getattr(config, "attention_chunk_size", None):
         return "chunked attention (attention_chunk_size)"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "soft-capped attention (attn_logit_softcapping)"
+    if getattr(config, "alibi", False):
+        return "attention biased by distance (alibi)"
+    if getattr(config, "num_kv_shared_layers", None):
+        return "layers that share K and V (num_kv_shared_layers)"
+    return _moving_rope(config)
+
+
+def _moving_rope(config: Any) -> str | None:
+    """Angles that depend on how long the longest row of a batch is: K in a page would depend on its neighbours."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    if kind in MOVING_ROPE:
+        return f"positions that change with the length of a batch (rope_type = {kind})"
+    return None
+
+
+def _other_geometry(config: Any) -> str | None:
+    for field in GEOMETRY:
+        if _number(getattr(config, field, None)) < 1:
+            return f"no single {field}"
+    heads = getattr(config, "num_key_value_heads", 1)
+    if heads is not None and not isinstance(heads, int):
+        return "layers of different shapes (num_key_value_heads)"
     return None

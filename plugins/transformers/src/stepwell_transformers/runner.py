@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import torch
@@ -28,8 +27,11 @@ from stepwell import (
 from stepwell_kernels import Batch, HostPages, PagePool, PageShape, RaggedRow, load_layer, save
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.fingerprint import fingerprint
+from stepwell_transformers.locate import locate
 from stepwell_transformers.model import PagedModel, Paging
-from stepwell_transformers.models import fingerprint, locate
+from stepwell_transformers.progress import shown
+from stepwell_transformers.prove import prove
 from stepwell_transformers.sampling import sample
 from stepwell_transformers.slots import Slot
 
@@ -55,15 +57,18 @@ class TransformersRunner(Runner):
         device = pick_device(config.device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        folder = locate(config.model, config.revision, context.state_dir, lambda what: context.log.info("%s", what))
+        with shown(context.log) as report:
+            folder = locate(config.model, config.revision, context.state_dir, report)
         self._model = PagedModel(folder, config.model, pick_dtype(config.dtype, device), device)
+        prove(self._model, config.model)
         self._memory = config.memory
+        self._log = context.log
         self.preferred_chunk = config.chunk or (CPU_CHUNK if device.type == "cpu" else CUDA_CHUNK)
         self.depth = 2
         dtype = str(self._model.dtype).removeprefix("torch.")
         self.model = ModelInfo(
             name=config.model,
-            fingerprint=fingerprint(folder),
+            fingerprint=fingerprint(folder, context.state_dir),
             kv_dtype=dtype,
             layout=LAYOUT,
             context=self._model.context,
@@ -99,7 +104,7 @@ class TransformersRunner(Runner):
         slots = (arena.nbytes - offset) // stride
         self._host = HostPages(arena.memory, offset, stride, slots, self._pool.shape)
         if self._model.device.type == "cuda":
-            self._host.pin(arena.memory)
+            self._host.pin()
 
     def launch(self, plan: StepPlan) -> Step:
         flight = Flight(plan)
@@ -116,6 +121,8 @@ class TransformersRunner(Runner):
         self._plans.put(None)
         if self._worker.is_alive():
             self._worker.join(timeout=30)
+        if self._host is not None:
+            self._host.unpin()
         if self._host is not None:
             self._host.unpin()
         self._pool = self._host = None
@@ -181,19 +188,19 @@ class TransformersRunner(Runner):
 
     def _save(self, copy: PageCopy) -> tuple[bool, ...]:
         """Copy device pages to host; a fault costs these pages, not the step."""
-        done = False
-        if self._pool is not None and self._host is not None:
-            with suppress(RuntimeError, IndexError):
-                save(self._pool, self._host, self._on_device(copy), _ids(copy.host))
-                done = True
-        return (done,) * len(copy.device)
+        return (self._copied(copy, save),) * len(copy.device)
 
     def _load(self, copy: PageCopy, layer: int) -> bool:
-        if self._pool is None or self._host is None:
-            return False
+        """Copy a layer of host pages to the device; a fault costs these pages, and the requests that wait for them."""
+        return self._copied(copy, lambda pool, host, *ids: load_layer(pool, host, layer, *ids))
+
+    def _copied(self, copy: PageCopy, move: Callable[[PagePool, HostPages, torch.Tensor, torch.Tensor], None]) -> bool:
         try:
-            load_layer(self._pool, self._host, layer, self._on_device(copy), _ids(copy.host))
-        except (RuntimeError, IndexError):
+            if self._pool is None or self._host is None:
+                raise RuntimeError("there is no host tier")
+            move(self._pool, self._host, self._on_device(copy), _ids(copy.host))
+        except (RuntimeError, IndexError) as error:
+            self._log.warning("a copy of %d pages failed: %s", len(copy.device), error)
             return False
         return True
 
