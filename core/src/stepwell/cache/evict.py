@@ -19,6 +19,8 @@ from stepwell.types import Ids
 
 AT_ONCE = 64
 """Pages that are evicted together, at most a 128th of the pool more than asked for."""
+PASSED = 32
+"""Unsaved segments that clean ones behind may go before: where copies down cannot keep up, a search ends, too."""
 
 
 class Evictor:
@@ -80,9 +82,11 @@ class Evictor:
             if node.parent is None or run is None or not segment.pages:
                 del parked[segment]
                 continue
-            loose = pool.loose_mask(run.ids(tier, node.pages))
-            full = self._index.geometry.groups[group].full
-            if loose.any() and (not full or loose[_last(run.ids(tier, node.pages))]):
+            if self._index.geometry.groups[group].full:
+                loose = pool.loose(self._tail(tier, node, group, 1)[1]) > 0
+            else:
+                loose = bool(pool.loose_mask(run.ids(tier, node.pages)).any())
+            if loose:
                 del parked[segment]
                 self._relist(segment)
 
@@ -100,8 +104,8 @@ class Evictor:
         index = self._index
         policy = index.policies[tier][group]
         pool = index.pools[tier][group]
-        freed, ask = 0, pages
-        while freed < pages:
+        freed, ask, passed = 0, pages, 0
+        while freed < pages and passed < PASSED:
             offered, moved = 0, False
             for proposal in policy.victims(ask):
                 segment = cast(Seg, proposal)
@@ -116,6 +120,9 @@ class Evictor:
                 loose = pool.loose(ids)
                 unsaved = loose > 0 and self._unsaved(tier, node, group, int(places[-1]))
                 if unsaved and not dirty:
+                    passed += 1
+                    if passed == PASSED:
+                        break
                     continue
                 if loose < len(ids):
                     self._parked[tier][group][segment] = None
@@ -146,6 +153,9 @@ class Evictor:
             start = max(0, count - pages)
             return np.arange(start, count), np.frombuffer(run.device, np.int32, offset=4 * start)
         ids = np.frombuffer(run.host, dtype=np.int32)
+        if run.segments[HOST].pages == len(ids):
+            start = max(0, len(ids) - pages)
+            return np.arange(start, len(ids)), ids[start:]
         there = np.flatnonzero(ids >= 0)[-pages:]
         return there, ids[there]
 
@@ -229,7 +239,3 @@ class Evictor:
 
 def _elsewhere(ids: Ids, places: Places) -> bool:
     return bool((ids[places] >= 0).all())
-
-
-def _last(ids: Ids) -> int:
-    return int(np.flatnonzero(ids >= 0)[-1])
