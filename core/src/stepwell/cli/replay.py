@@ -31,13 +31,14 @@ class Asked:
     trace: Path
     block: int | None
     limit: int | None
+    speed: float
     config: str | None
     sets: tuple[str, ...]
     price: float | None
 
     def arrivals(self) -> list[Arrival]:
         """The trace."""
-        return trace.load(self.trace, block=self.block or MOONCAKE_BLOCK, limit=self.limit)
+        return trace.load(self.trace, block=self.block or MOONCAKE_BLOCK, limit=self.limit, speed=self.speed)
 
 
 @click.command(name="replay")
@@ -45,6 +46,13 @@ class Asked:
 @config_options
 @click.option("--block-tokens", type=click.IntRange(1), help="Tokens a hash id stands for, and a page. [512]")
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many requests.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Arrivals come so many times as fast.",
+)
 @click.option("--instant", "timeless", is_flag=True, help="Take time out: drive the index directly, device tier only.")
 @click.option("--ablate", is_flag=True, help="Repeat it with each part off.")
 @click.option("--price", type=click.FloatRange(0), help="Price of an hour of the device, for money per million tokens.")
@@ -57,6 +65,7 @@ def command(
     sets: tuple[str, ...],
     block_tokens: int | None,
     limit: int | None,
+    speed: float,
     timeless: bool,
     ablate: bool,
     price: float | None,
@@ -69,7 +78,7 @@ def command(
     TRACE is Mooncake JSONL (timestamp, input_length, output_length, hash_ids) or text JSONL (timestamp, input, output),
     plain or gzipped.
     """
-    asked = Asked(trace_path, block_tokens, limit, path, sets, price)
+    asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price)
     if timeless and ablate:
         raise ConfigError("--ablate needs time: leave --instant or --ablate out")
     if html_path is not None and not html_path.parent.is_dir():

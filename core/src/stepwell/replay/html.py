@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -112,7 +113,7 @@ def _curves(series: Mapping[str, Sequence[float]]) -> str:
     left, right, bottom = 50.0, WIDTH - 20.0, height - 30.0
 
     def x(value: float) -> float:
-        return left + (np.log10(max(value, low)) - np.log10(low)) / (np.log10(high) - np.log10(low)) * (right - left)
+        return left + math.log10(max(value, low) / low) / math.log10(high / low) * (right - left)
 
     def y(share: float) -> float:
         return bottom - share * (bottom - 10)

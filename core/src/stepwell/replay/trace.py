@@ -60,15 +60,18 @@ class _TextLine(msgspec.Struct):
 Line = TypeVar("Line", _MooncakeLine, _TextLine)
 
 
-def load(path: Path, *, block: int = MOONCAKE_BLOCK, limit: int | None = None) -> list[Arrival]:
-    """Read a trace, plain or gzipped, in order of arrival. ConfigError names the file, the line and what is wrong."""
+def load(path: Path, *, block: int = MOONCAKE_BLOCK, limit: int | None = None, speed: float = 1.0) -> list[Arrival]:
+    """Read a trace, plain or gzipped, in order of arrival; `speed`: arrivals so many times as fast.
+
+    ConfigError names the file, the line and what is wrong.
+    """
     lines = list(_lines(path))
     if not lines:
         raise ConfigError(f"{path}: the trace holds no request")
     parse = _mooncake if b'"hash_ids"' in lines[0][1] else _text
     arrivals = [parse(path, number, raw, block) for number, raw in lines[:limit]]
     start = min(arrival.at for arrival in arrivals)
-    moved = [Arrival(a.at - start, a.input_length, a.output_length, a.ids, a.block) for a in arrivals]
+    moved = [Arrival((a.at - start) / speed, a.input_length, a.output_length, a.ids, a.block) for a in arrivals]
     return sorted(moved, key=lambda arrival: arrival.at)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from stepwell.abc.runner import ModelInfo, StepPlan, StepResult
 from stepwell.cache.cache import Cache, FetchOp, StoreOp
@@ -30,10 +31,12 @@ from stepwell.replay.result import Hits, Result
 from stepwell.replay.trace import FIRST_OUTPUT_TOKEN, Arrival
 from stepwell.schedule.request import Request
 from stepwell.schedule.timing import Machine
-from stepwell.types import DONE, MISSING, GroupSpec, Sampling
+from stepwell.types import DONE, MISSING, GroupSpec, PageKey, PageResult, Sampling
 
 READ_BATCH = 64
 """Pages a simulated read brings at once, as the live storage threads do."""
+COUNTERS = {"load": "bytes_loaded", "save": "bytes_saved", "store": "bytes_stored", "fetch": "bytes_fetched"}
+"""Where the brain counts what moved in each direction."""
 
 
 @dataclass(slots=True)
@@ -66,11 +69,12 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Flight:
-    """A simulated fetch: when each batch arrives, and the end that counts."""
+    """A simulated fetch: batch by batch, so that fetches share the link and one that is stopped leaves it at once."""
 
     op: FetchOp
-    arrivals: list[tuple[float, int]]
-    end: FetchEnded
+    batches: list[tuple[int, tuple[PageKey, ...]]]
+    """Read of the op and keys, of each batch that has not begun."""
+    found: list[list[PageResult]]
 
 
 @dataclass(slots=True)
@@ -81,8 +85,8 @@ class Shell:
     trace: Sequence[Arrival]
     now: float = 0.0
     next_arrival: int = 0
-    pending: list[tuple[float, int, Event]] = field(default_factory=list)
-    """Events to come: (time, order, event)."""
+    pending: list[tuple[float, int, Callable[[], Event]]] = field(default_factory=list)
+    """What is to come: (time, order, what makes the event then)."""
     order: int = 0
     device_free_at: float = 0.0
     fetches: dict[int, _Flight] = field(default_factory=dict)
@@ -111,21 +115,8 @@ class Shell:
             events.append(self._request(self.next_arrival))
             self.next_arrival += 1
         while self.pending and self.pending[0][0] <= self.now:
-            event = heapq.heappop(self.pending)[2]
-            if self._counts(event):
-                events.append(event)
+            events.append(heapq.heappop(self.pending)[2]())
         return events
-
-    def _counts(self, event: Event) -> bool:
-        """Whether an event is not one of a fetch that was stopped before it."""
-        if isinstance(event, FetchMoved):
-            return event.id in self.fetches
-        if isinstance(event, FetchEnded):
-            flight = self.fetches.get(event.id)
-            if flight is None or flight.end is not event:
-                return False
-            del self.fetches[event.id]
-        return True
 
     def _upcoming(self, timer: float | None) -> float | None:
         times = [timer] if timer is not None else []
@@ -147,7 +138,7 @@ class Shell:
             store=self.parts.keep,
         )
 
-    def _push(self, at: float, event: Event) -> None:
+    def _push(self, at: float, event: Callable[[], Event]) -> None:
         self.order += 1
         heapq.heappush(self.pending, (at, self.order, event))
 
@@ -162,11 +153,12 @@ class Shell:
                     self.parts.store.contains(keys) if self.parts.store else [False] * len(keys) for keys in plan.keys
                 ]
                 latency = self.parts.read.latency_s if self.parts.read else 0.0
-                self._push(self.now + latency, Queried(rid, present))
+                self._push(self.now + latency, partial(Queried, rid, present))
             case Fetch(op):
                 self._fetch(op)
             case StopFetch(id):
-                self._stop(id)
+                if id in self.fetches:
+                    self.fetches[id].batches.clear()
             case Store(op):
                 self._store(op)
 
@@ -179,7 +171,7 @@ class Shell:
         self.result.steps += steps
         tokens = tuple((FIRST_OUTPUT_TOKEN,) * steps if row.sample else () for row in plan.rows)
         copies = {copy.id: (True,) * len(copy.device) for copy in (*plan.loads, *plan.saves)}
-        self._push(self.device_free_at, StepResult(plan.number, steps, tokens, None, copies))
+        self._push(self.device_free_at, partial(StepResult, plan.number, steps, tokens, None, copies))
 
     def _events_within(self, begin: float) -> float | None:
         upcoming = self._upcoming(None)
@@ -189,37 +181,41 @@ class Shell:
         return self.parts.groups[group].token_bytes * self.parts.page_size
 
     def _fetch(self, op: FetchOp) -> None:
-        assert self.parts.read is not None and self.parts.store is not None
-        arrivals, done = [], 0
-        for group, keys, _ in op.reads:
-            for at in range(0, len(keys), READ_BATCH):
-                count = len(keys[at : at + READ_BATCH])
-                done += count
-                arrivals.append((self.parts.read.send(self.now, count * self._page_bytes(group)), done))
-                self._push(arrivals[-1][0], FetchMoved(op.id, done))
-        found = [[DONE if held else MISSING for held in self.parts.store.contains(keys)] for _, keys, _ in op.reads]
-        self.fetches[op.id] = _Flight(op, arrivals, FetchEnded(op.id, found))
-        self._push(arrivals[-1][0] if arrivals else self.now, self.fetches[op.id].end)
+        batches = [
+            (read, keys[at : at + READ_BATCH])
+            for read, (_, keys, _) in enumerate(op.reads)
+            for at in range(0, len(keys), READ_BATCH)
+        ]
+        flight = self.fetches[op.id] = _Flight(op, batches, [[] for _ in op.reads])
+        self._read_on(flight)
 
-    def _stop(self, id: int) -> None:
-        """Let the batch that is under way arrive, and give up the rest."""
-        flight = self.fetches.get(id)
-        if flight is None:
-            return
-        at, left = next(((at, done) for at, done in flight.arrivals if at > self.now), (self.now, flight.op.pages))
-        kept = []
-        for results in flight.end.results:
-            kept.append(list(results[:left]))
-            left = max(0, left - len(results))
-        flight.end = FetchEnded(id, kept)
-        self._push(at, flight.end)
+    def _read_on(self, flight: _Flight) -> None:
+        """Begin the next batch; what storage holds then is what comes."""
+        assert self.parts.read is not None and self.parts.store is not None
+        read, keys = flight.batches.pop(0)
+        group = flight.op.reads[read][0]
+        results = [DONE if held else MISSING for held in self.parts.store.contains(keys)]
+        nbytes = results.count(DONE) * self._page_bytes(group)
+        self._push(self.parts.read.send(self.now, nbytes), partial(self._landed, flight, read, results))
+
+    def _landed(self, flight: _Flight, read: int, results: Sequence[PageResult]) -> Event:
+        """A batch has arrived: what it says, with the next one on its way."""
+        flight.found[read] += results
+        if flight.batches:
+            self._read_on(flight)
+            return FetchMoved(flight.op.id, sum(one.count(DONE) for one in flight.found))
+        del self.fetches[flight.op.id]
+        return FetchEnded(flight.op.id, flight.found)
 
     def _store(self, op: StoreOp) -> None:
-        assert self.parts.write is not None and self.parts.store is not None
-        nbytes = self._page_bytes(op.group)
-        arrives = self.parts.write.send(self.now, len(op.keys) * nbytes)
-        self.parts.store.add(op.keys, nbytes)
-        self._push(arrives, StoreEnded(op.id, [DONE] * len(op.keys)))
+        assert self.parts.write is not None
+        nbytes = len(op.keys) * self._page_bytes(op.group)
+        self._push(self.parts.write.send(self.now, nbytes), partial(self._stored, op))
+
+    def _stored(self, op: StoreOp) -> Event:
+        assert self.parts.store is not None
+        self.parts.store.add(op.keys, self._page_bytes(op.group))
+        return StoreEnded(op.id, [DONE] * len(op.keys))
 
     def _output(self, output: Output) -> None:
         seen = self.seen[output.rid]
@@ -248,15 +244,14 @@ class Shell:
             hits.storage += output.cached.storage
 
     def _finish(self, wall_s: float) -> Result:
-        result, stats, parts = self.result, self.parts.cache.stats, self.parts
+        result, parts = self.result, self.parts
         result.requests = len(self.trace)
         result.wall_s, result.virtual_s = wall_s, self.now
         result.ttft_s, result.latency_s, result.at_s = self.ttft, self.latency, self.at
-        page = sum(group.token_bytes for group in parts.groups) * parts.page_size
-        moved = {"load": stats.loaded, "save": stats.saved, "store": stats.stored, "fetch": stats.fetched}
-        result.bytes_moved = {direction: pages * page for direction, pages in moved.items()}
-        result.token_bytes = sum(group.token_bytes for group in parts.groups)
         brain = parts.brain.stats()
+        for direction, counter in COUNTERS.items():
+            result.bytes_moved[direction] = int(brain[counter])
+        result.token_bytes = sum(group.token_bytes for group in parts.groups)
         result.retractions = int(brain["retractions"])
         result.computed_tokens = int(brain["computed_tokens"])
         parts.cache.audit()
