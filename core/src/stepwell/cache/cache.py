@@ -29,6 +29,8 @@ __all__ = [
     "Cache", "CacheShape", "CacheStats", "FetchOp", "FetchPlan", "Lease", "Match", "StoreOp", "Usage",
 ]  # fmt: skip
 
+NOWHERE = Node(None, b"", 0, 0, 0, 0)
+"""The root of a namespace that has nothing."""
 TIER_OF = {DEVICE: Tier.DEVICE, HOST: Tier.HOST}
 
 
@@ -78,11 +80,12 @@ class Cache:
     def match(self, namespace: bytes, tokens: bytes) -> Match:
         """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, all else stays."""
         found = self._find(namespace, tokens)
-        page = self._geometry.page
-        host = tuple(self._absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True))
-        if found.path:
-            self._touch(found)
-        return Match(found.length * page, found.device_length * page, tuple(found.device), host, tuple(found.first))
+        page, absent = self._geometry.page, self._absent
+        host = [absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True)]
+        self._index.use(found.whole(), found.first)
+        return Match(
+            found.length * page, found.device_length * page, tuple(found.device), tuple(host), tuple(found.first)
+        )
 
     def probe(self, namespace: bytes, tokens: bytes) -> int:
         """`match(...).length` without ids and without counting as a use."""
@@ -94,26 +97,14 @@ class Cache:
         return self._index.version
 
     def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> Found:
-        root = self._index.roots.get(namespace)
-        step = self._geometry.step
-        if root is None:
-            return find(self._geometry, [], 0)
-        path, at, inside = self._index.walk(root, tokens)
-        if inside is not None:
-            path.append(inside)
-        return find(self._geometry, path, max(0, min(at, len(tokens) - TOKEN_BYTES)) // step, load=load)
-
-    def _touch(self, found: Found) -> None:
-        """The last node that is used whole, and those that the windows lie in, become most recent."""
         index = self._index
-        index.now += 1
-        window = min((found.first[g] for g in self._geometry.windows), default=found.length)
-        for node in reversed(found.path):
-            if node.first + node.pages > found.length:
-                continue
-            index.touch(node)
-            if node.first <= window:
-                break
+        root = index.roots.get(namespace)
+        if root is None:
+            return find(self._geometry, [], NOWHERE, 0)
+        leads, node, at, inside = index.walk(root, tokens)
+        whole = len(tokens) - TOKEN_BYTES
+        length = (at if at <= whole else max(0, whole)) // self._geometry.step
+        return find(self._geometry, leads, node if inside is None else inside, length, load=load)
 
     # endregion
 
@@ -213,30 +204,28 @@ class Cache:
             places = np.flatnonzero(host >= 0)
             into, new = new[: len(places)].copy(), new[len(places) :]
             table[first + places] = into
-            lease.loads.append(self._tiering.load(lease, group, found.path[-1], first + places, into, host[places]))
+            lease.loads.append(self._tiering.load(lease, group, found.node, first + places, into, host[places]))
         table[length : length + len(new)] = new
         if lease.pages > first:
             lease.edits.append((group, first, table[first : lease.pages].copy()))
 
     def _count(self, lease: Lease, found: Found) -> None:
         """The request uses every node that it matched whole."""
-        index = self._index
-        index.now += 1
-        used: list[Node] = []
-        for node in found.path:
-            if node.first + node.pages <= found.length:
-                node.hits += 1
-                node.last_used = index.now
-                node.expires = None
-                if node.priority < lease.priority:
-                    node.priority = lease.priority
-                used.append(node)
-        if used:
-            lease.counted = used[-1].first + used[-1].pages
-            if lease.counted == found.length:
-                lease.place = used[-1]
-            self._touch(found)
-            self._tiering.consider(used, Cause.HIT)
+        last = found.whole()
+        self._index.use(last, found.first)
+        root = self._index.roots.get(lease.namespace, last)
+        used = self._index.path(last, root)
+        now = self._index.now
+        for node in used:
+            node.hits += 1
+            node.last_used = now
+            node.expires = None
+            if node.priority < lease.priority:
+                node.priority = lease.priority
+        lease.counted = last.first + last.pages
+        if lease.counted == found.length and used:
+            lease.place = last
+        self._tiering.consider(used, Cause.HIT)
 
     def extend(self, lease: Lease, upto: int) -> bool:
         """Allocate pages up to `upto` tokens. False, and nothing changed, where room cannot be made."""

@@ -58,9 +58,8 @@ class Fetcher:
         root = self._index.roots.get(namespace)
         if root is None:
             return [], 0
-        path, at, inside = self._index.walk(root, tokens)
-        if inside is not None:
-            path.append(inside)
+        _, node, at, inside = self._index.walk(root, tokens)
+        path = self._index.path(inside or node, root)
         return path, min(at // self._index.geometry.step, total)
 
     def start(self, plan: FetchPlan, present: Sequence[Sequence[bool]], limit: int) -> FetchOp | None:

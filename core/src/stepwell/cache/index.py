@@ -19,6 +19,8 @@ from stepwell.cache.pool import Pool
 from stepwell.cache.recency import Recency
 from stepwell.types import DIGEST_BYTES, Ids
 
+Orders = Sequence[Sequence[EvictionPolicy]]
+"""By tier and group."""
 EDGE_TOKENS = 4096
 """Longest edge: bounds what a split, a cut or an append costs."""
 
@@ -67,27 +69,31 @@ class Index:
                 root.run(group)
         return root
 
-    def walk(self, start: Node, tokens: bytes) -> tuple[list[Node], int, Node | None]:
-        """Whole nodes along `tokens` below `start`, bytes reached in whole pages, and the node that was left inside."""
-        path: list[Node] = []
-        append = path.append
+    def walk(self, start: Node, tokens: bytes) -> tuple[list[bytes], Node, int, Node | None]:
+        """Follow `tokens` below `start`.
+
+        Answers the leading ids passed, the last node that matched whole, the bytes reached in whole pages, and the node
+        that was left inside, if any; its ids are then the last.
+        """
+        leads: list[bytes] = []
+        append = leads.append
         startswith = tokens.startswith
         step = self._step
         node, at = start, start.end
         while True:
             child = node.hot
             while startswith(child.edge, at):
-                append(child)
+                append(child.lead)
                 at = child.end
                 node = child
                 child = child.hot
             known = node.children.get(tokens[at : at + step])
             if known is None:
-                return path, at, None
+                return leads, node, at, None
             node.hot = known
+            append(known.lead)
             if not startswith(known.edge, at):
-                return path, at + self._shared(known.edge, tokens, at), known
-            append(known)
+                return leads, node, at + self._shared(known.edge, tokens, at), known
             node, at = known, known.end
 
     def _shared(self, edge: bytes, tokens: bytes, at: int) -> int:
@@ -101,6 +107,17 @@ class Index:
             else:
                 high = middle
         return low * step
+
+    @staticmethod
+    def path(node: Node, start: Node) -> list[Node]:
+        """The nodes below `start` down to `node`."""
+        nodes = []
+        while node is not start:
+            nodes.append(node)
+            assert node.parent is not None
+            node = node.parent
+        nodes.reverse()
+        return nodes
 
     # endregion
 
@@ -485,20 +502,35 @@ class Index:
         """A policy's proposal cannot be taken; it is no candidate until it is announced again."""
         self.tell(self.policies[tier][group].on_remove, segment)
 
-    def touch(self, node: Node) -> None:
-        """A request used the node: it becomes the most recent candidate of its tiers."""
+    def use(self, node: Node, first: Sequence[int]) -> None:
+        """A request used all pages up to the end of `node`, of each group from page `first` on.
+
+        They become the most recent candidates of their tiers. Of a full group only the last node is told of: the others
+        have a child, and are no candidates before it is gone.
+        """
+        self.now += 1
+        if node.parent is None:
+            return
         node.last_used = self.now
-        for group, run in enumerate(node.runs):
-            if run is None:
-                continue
-            for tier in TIERS:
-                segment = run.segments[tier]
-                if not segment.pages:
-                    continue
-                if self.geometry.groups[group].full or run.kept:
-                    self.policies[tier][group].on_hit(segment)
-                else:
-                    self.dead[tier][group].on_hit(segment)
+        for group in self.geometry.full:
+            self._hit(node.runs[group], group, self.policies)
+        for group in self.geometry.windows:
+            start = first[group]
+            here: Node | None = node
+            while here is not None and here.first + here.pages > start:
+                run = here.runs[group]
+                if run is not None:
+                    self._hit(run, group, self.policies if run.kept else self.dead)
+                here = here.parent
+
+    @staticmethod
+    def _hit(run: Run | None, group: int, orders: Orders) -> None:
+        assert run is not None
+        device, host = run.segments
+        if device.pages:
+            orders[DEVICE][group].on_hit(device)
+        if host.pages:
+            orders[HOST][group].on_hit(host)
 
     # endregion
 

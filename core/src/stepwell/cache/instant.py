@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.cache.evict import Evictor
 from stepwell.cache.groups import Geometry
@@ -35,27 +37,22 @@ class InstantCache:
         tokens = tokens[: len(tokens) // step * step]
         index.now += 1
         root = index.root(NAMESPACE)
-        path, at, inside = index.walk(root, tokens)
+        _, node, at, inside = index.walk(root, tokens)
         if inside is not None:
-            path.append(index.split(inside, at // step - inside.first))
-        for node in path:
-            node.hits += 1
-            node.last_used = index.now
-        node = path[-1] if path else root
-        if path:
-            index.touch(node)
+            node = index.split(inside, at // step - inside.first)
+        index.use(node, [0])
         hits = at // step
         new = len(tokens) // step - hits
         if not new:
             return hits
-        tail = node.run(0).ids(DEVICE, node.pages)[-1:]
-        pool.acquire(tail)
         if pool.free < new:
+            tail = np.frombuffer(node.lead[-4:], dtype=np.int32)
+            pool.acquire(tail)
             self._evictor.evict(DEVICE, 0, new - pool.free)
-        pool.release(tail)
+            pool.release(tail)
         end = at + min(new, pool.free) * step
-        root = index.root(NAMESPACE)
-        node = path[-1] if path else root
+        if node.parent is None:
+            node = index.root(NAMESPACE)
         while at < end:
             node = index.add(node, tokens[at : min(at + index.cap * step, end)])
             at = node.end

@@ -19,34 +19,115 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Found:
-    """A usable prefix: its pages, and the nodes that it lies on, the last perhaps only in part."""
+    """A usable prefix: its pages, and the last node that it lies on, perhaps only in part."""
 
     length: int
     device_length: int
-    path: list[Node]
+    node: Node
     device: list[Ids]
     host: list[Ids | None]
     """None: nothing has to be loaded."""
     first: list[int]
 
+    def whole(self) -> Node:
+        """The last node that is used whole; perhaps the root."""
+        node = self.node
+        while node.first + node.pages > self.length:
+            assert node.parent is not None
+            node = node.parent
+        return node
 
-def find(geometry: Geometry, path: list[Node], length: int, *, load: bool = True) -> Found:
-    """The longest usable prefix of at most `length` pages along `path`, which reaches that far.
+    def path(self) -> list[Node]:
+        """All nodes that it lies on."""
+        nodes: list[Node] = []
+        node = self.node
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        nodes.reverse()
+        return nodes
 
-    `load`: pages on host count.
+
+def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, load: bool = True) -> Found:
+    """The longest usable prefix of at most `length` pages on the way to `node`, which reaches that far.
+
+    `leads`: device ids of the first full group on that way. `load`: pages on host count.
     """
-    quick = _on_device(geometry, path, length)
-    if quick is not None:
-        return quick
+    while node.first >= length and node.parent is not None:
+        node = node.parent
+    quick = _on_device(geometry, leads, node, length)
+    return _anywhere(geometry, node, length, load) if quick is None else quick
+
+
+def _on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> Found | None:
+    """The common case: everything up to `length` is on device. None where it is not."""
+    device: list[Ids] = []
+    first: list[int] = []
+    lead = True
+    for g, group in enumerate(geometry.groups):
+        if group.full:
+            ids = b"".join(leads if lead else _leads(node, g))
+            if len(ids) < 4 * length:
+                return None
+            lead, start = False, 0
+        else:
+            start = group.first(length)
+            window = _window(node, g, start, length)
+            if window is None:
+                return None
+            ids = window
+        device.append(np.frombuffer(ids, np.int32, length - start))
+        first.append(start)
+    return Found(length, length, node, device, [None] * len(first), first)
+
+
+def _leads(node: Node, group: int) -> list[bytes]:
+    parts: list[bytes] = []
+    while node.parent is not None:
+        parts.append(node.run(group).device)
+        node = node.parent
+    parts.reverse()
+    return parts
+
+
+def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
+    """Device ids of pages [start, length) of a window group; None where one is absent."""
+    parts: list[bytes] = []
+    here: Node | None = node
+    end = length
+    while end > start and here is not None:
+        run = here.runs[group]
+        if run is None or run.loads or not run.device:
+            return None
+        low = here.first
+        if low < start or run.mask is not None or end - low < here.pages:
+            ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
+            if run.mask is not None and ABSENT in ids:
+                return None
+            parts.append(ids)
+        else:
+            parts.append(run.device)
+        end = low
+        here = here.parent
+    parts.reverse()
+    return b"".join(parts)
+
+
+def _anywhere(geometry: Geometry, node: Node, length: int, load: bool) -> Found:
+    """Some page is on host only, or absent."""
+    found = Found(length, length, node, [], [], [])
+    path = found.path()
     boundary = min([length, *(_leading(path, group) for group in geometry.full)])
     on_device = longest(geometry, boundary, [(g, flags(path, g, boundary, on_host=False)) for g in geometry.windows])
     usable = on_device
     if load:
         usable = longest(geometry, length, [(g, flags(path, g, length, on_host=True)) for g in geometry.windows])
-    path = [node for node in path if node.first < usable]
-    first = [group.first(usable) for group in geometry.groups]
-    found = Found(usable, min(on_device, usable), path, [], [], first)
-    for group, start in enumerate(first):
+    found.length, found.device_length = usable, min(on_device, usable)
+    while found.node.first >= usable and found.node.parent is not None:
+        found.node = found.node.parent
+    path = [part for part in path if part.first < usable]
+    found.first = [group.first(usable) for group in geometry.groups]
+    for group, start in enumerate(found.first):
         device = gather(path, group, DEVICE, start, usable)
         absent = device < 0
         host = None
@@ -56,52 +137,6 @@ def find(geometry: Geometry, path: list[Node], length: int, *, load: bool = True
         found.device.append(device)
         found.host.append(host)
     return found
-
-
-def _on_device(geometry: Geometry, path: list[Node], length: int) -> Found | None:
-    """The common case: everything up to `length` is on device. None where it is not."""
-    if path and path[-1].first >= length:
-        path = [node for node in path if node.first < length]
-    device: list[Ids] = []
-    first: list[int] = []
-    for g, group in enumerate(geometry.groups):
-        if group.full:
-            ids = b"".join([node.lead for node in path]) if g == geometry.full[0] else _join(path, g)
-            if len(ids) < 4 * length:
-                return None
-            start = 0
-            device.append(np.frombuffer(ids, np.int32, length))
-        else:
-            start = group.first(length)
-            window = _window(path, g, start, length)
-            if window is None:
-                return None
-            device.append(np.frombuffer(window, np.int32))
-        first.append(start)
-    return Found(length, length, path, device, [None] * len(first), first)
-
-
-def _join(path: list[Node], group: int) -> bytes:
-    return b"".join([node.run(group).device for node in path])
-
-
-def _window(path: list[Node], group: int, start: int, length: int) -> bytes | None:
-    """Device ids of pages [start, length) of a window group; None where one is absent."""
-    parts: list[bytes] = []
-    at, end = len(path), length
-    while end > start:
-        at -= 1
-        node = path[at]
-        run = node.runs[group]
-        if run is None or run.loads or not run.device:
-            return None
-        low, high = max(start - node.first, 0), end - node.first
-        if run.mask is not None and run.mask.find(0, low, high) >= 0:
-            return None
-        parts.append(run.device[4 * low : 4 * high])
-        end = node.first
-    parts.reverse()
-    return b"".join(parts)
 
 
 def _leading(path: list[Node], group: int) -> int:

@@ -45,14 +45,14 @@ class Publisher:
         start = lease.place
         if start is None or start.parent is None or start.end != lease.published * step:
             start = index.root(lease.namespace)
-        path, at, inside = index.walk(start, tokens)
+        _, node, at, inside = index.walk(start, tokens)
         if inside is not None:
-            path.append(index.split(inside, at // step - inside.first))
+            node = index.split(inside, at // step - inside.first)
+        path = index.path(node, start)
         used = self._use(lease, path, pages)
         for node in path:
             if node.first + node.pages > lease.published:
                 self._adopt(lease, node)
-        node = path[-1] if path else start
         made: list[Node] = []
         if at < len(tokens):
             made = self._grow(lease, node, tokens, at)
@@ -77,7 +77,8 @@ class Publisher:
             node.priority = max(node.priority, lease.priority)
             node.expires = None
         if used:
-            index.touch(used[-1])
+            ends = used[-1].first + used[-1].pages
+            index.use(used[-1], [group.first(ends) for group in index.geometry.groups])
         return used
 
     def _adopt(self, lease: Lease, node: Node) -> None:
@@ -152,9 +153,11 @@ class Publisher:
         """Retention applies, and pages that this request alone made expire when it says."""
         index = self._index
         geometry = index.geometry
-        path, at, inside = index.walk(index.root(lease.namespace), tokens)
+        root = index.root(lease.namespace)
+        _, last, at, inside = index.walk(root, tokens)
         if inside is not None or at < len(tokens):
             return
+        path = index.path(last, root)
         if expires is not None:
             for node in path:
                 if not node.hits:
