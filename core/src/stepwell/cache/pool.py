@@ -26,7 +26,7 @@ class Pool:
 
     __slots__ = (
         "_cooling", "_free", "_free_view", "_limbo", "_limbo_pages", "_refs", "_released", "_tree",
-        "busy", "completed", "free", "in_tree", "launched", "refs", "stored", "total", "tree_only",
+        "busy", "completed", "free", "in_tree", "launched", "refs", "stored", "taken", "total", "tree_only",
     )  # fmt: skip
 
     def __init__(self, total: int) -> None:
@@ -47,6 +47,8 @@ class Pool:
         self.stored = np.zeros(total, dtype=np.bool_)
         """Host pages that storage has, too."""
         self.free = total
+        self.taken = 0
+        """Pages that were ever allocated."""
         self.tree_only = 0
         self.launched = 0
         self.completed = 0
@@ -86,6 +88,7 @@ class Pool:
         if pages > self.free:
             raise AuditError(f"{pages} pages asked of a pool with {self.free} free")
         self.free -= pages
+        self.taken += pages
         ids = self._free_view[self.free : self.free + pages][::-1].copy()
         self.refs[ids] = 1
         self.stored[ids] = False

@@ -76,6 +76,8 @@ class Tiering:
         self._saving: dict[int, tuple[int, list[Piece]]] = {}
         self._loading: dict[int, tuple[Lease, int, Node, Ids, PageCopy]] = {}
         self._storing: dict[int, tuple[int, list[Piece]]] = {}
+        self._ended_saves = 0
+        self._ahead_of = {DEVICE: -1, HOST: -1}
         self.evictor = Evictor(index, stats, self.unsaved, self.copying)
 
     # region: what the write policy wants
@@ -216,6 +218,7 @@ class Tiering:
         group, pieces = self._saving.pop(copy.id)
         index = self._index
         index.now += 1
+        self._ended_saves += 1
         came = np.zeros(len(copy.device), dtype=np.bool_)
         came[: len(ok)] = ok[: len(came)]
         self._stats.save_failed += int(np.count_nonzero(~came))
@@ -274,6 +277,10 @@ class Tiering:
         if not share or not self._has_host or (tier == HOST and not self._storage):
             return
         index = self._index
+        news = self._news(tier)
+        if news == self._ahead_of[tier]:
+            return
+        self._ahead_of[tier] = news
         for group, pool in enumerate(index.pools[tier]):
             short = int(share * pool.total) - pool.free
             if short <= 0:
@@ -292,6 +299,15 @@ class Tiering:
                     self._queue_save(node, Cause.EVICT)
                 if short <= 0:
                     break
+
+    def _news(self, tier: int) -> int:
+        """Grows with every use and every page taken, but not with what copying down from a tier does by itself.
+
+        Once each time is enough. In an idle cache a copy that fails, or takes the place of the one before it, would
+        otherwise be made again for ever.
+        """
+        own = self._ended_saves if tier == DEVICE else 0
+        return self._index.now - own + sum(pool.taken for pool in self._index.pools[tier])
 
     # endregion
 

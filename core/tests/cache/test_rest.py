@@ -1,0 +1,58 @@
+"""A cache that nobody uses comes to rest, whatever keeps a copy from staying where it was put."""
+
+import pytest
+
+from stepwell.builtin.writers import WriteBack, WriteBackConfig
+from stepwell.types import Failed, Full, Window
+
+ROUNDS = 50
+
+
+@pytest.mark.parametrize("need", [Full(), Window(5)])
+@pytest.mark.parametrize("host", [1, 5, 40])
+def test_write_back_comes_to_rest_on_a_host_smaller_than_the_reserve(desk, need, host):
+    d = desk(page=1, device=60, host=host, needs=(need,), write=WriteBack(WriteBackConfig(0.5)))
+    for i in range(12):
+        d.serve(range(100 * i, 100 * i + 20))
+    for _ in range(ROUNDS):
+        copies = d.cache.saves(4)
+        if not copies:
+            return
+        for copy in copies:
+            d.cache.saved(copy, [True] * len(copy.device))
+        d.cache.audit()
+    pytest.fail("pages are saved again and again though nothing happens")
+
+
+def test_saves_that_fail_are_not_made_again_until_something_happens(desk):
+    d = desk(device=20, host=40, write=WriteBack(WriteBackConfig(0.5)))
+    for i in range(4):
+        d.serve(range(100 * i, 100 * i + 20))
+    for _ in range(ROUNDS):
+        copies = d.cache.saves(1000)
+        if not copies:
+            break
+        for copy in copies:
+            d.cache.saved(copy, [False] * len(copy.device))
+    assert not copies
+    d.serve(range(900, 920))
+    assert d.cache.saves(1000), "there is news, so it is worth another try"
+
+
+def test_stores_that_fail_are_not_made_again_until_something_happens(desk):
+    d = desk(device=20, host=20, storage={}, write=WriteBack(WriteBackConfig(0.5)))
+    for i in range(6):
+        d.serve(range(100 * i, 100 * i + 20))
+        d.save()
+    failed = 0
+    for _ in range(ROUNDS):
+        ops = d.cache.stores(1000)
+        if not ops:
+            break
+        for op in ops:
+            failed += len(op.keys)
+            d.cache.stored(op, [Failed("the disk is full")] * len(op.keys))
+    assert failed and not ops
+    d.serve(range(900, 920))
+    d.save()
+    assert d.cache.stores(1000), "there is news, so it is worth another try"
