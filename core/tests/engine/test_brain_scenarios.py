@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stepwell.builtin.sim import SimConfig
@@ -103,6 +103,7 @@ def verify(world, aborted=()):
 
 
 @given(st.integers(0, 10**9))
+@example(554)  # a path that expired and was fetched again while its request went on
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_the_same_as_alone(world, seed):
     w, work = scenario(world, seed)

@@ -42,16 +42,17 @@ class Publisher:
     def _extend(self, lease: Lease, tokens: bytes, pages: int, digests: bytes) -> None:
         index = self._index
         step = index.geometry.step
-        start = lease.place
+        start, known = lease.place, lease.published
         if start is None or start.parent is None or start.end != lease.published * step:
-            start = index.root(lease.namespace)
+            # The path went and came back without its device pages: the lease, which still has them, puts them there again.
+            start, known = index.root(lease.namespace), 0
         _, node, at, inside = index.walk(start, tokens)
         if inside is not None:
             node = index.split(inside, at // step - inside.first)
         path = index.path(node, start)
         used = self._use(lease, path, pages)
         for node in path:
-            if node.first + node.pages > lease.published:
+            if node.first + node.pages > known:
                 self._adopt(lease, node)
         made: list[Node] = []
         if at < len(tokens):
