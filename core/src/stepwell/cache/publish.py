@@ -44,7 +44,7 @@ class Publisher:
         step = index.geometry.step
         start, known = lease.place, lease.published
         if start is None or start.parent is None or start.end != lease.published * step:
-            # The path went and came back without its device pages: the lease, which still has them, puts them there again.
+            # The path went, and may have come back without the device pages that the lease still has.
             start, known = index.root(lease.namespace), 0
         _, node, at, inside = index.walk(start, tokens)
         if inside is not None:
