@@ -17,7 +17,7 @@ from stepwell.cache.fetch import Fetcher
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
-from stepwell.cache.match import Found, find
+from stepwell.cache.match import Found, find, on_device, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
 from stepwell.cache.pool import NO_IDS, Pool
 from stepwell.cache.publish import Publisher
@@ -79,13 +79,19 @@ class Cache:
 
     def match(self, namespace: bytes, tokens: bytes) -> Match:
         """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, all else stays."""
-        found = self._find(namespace, tokens)
+        leads, node, length = self._reach(namespace, tokens)
         page, absent = self._geometry.page, self._absent
+        quick = on_device(self._geometry, leads, node, length)
+        if quick is not None:
+            device, first = quick
+            self._index.use(whole(node, length), first)
+            length *= page
+            return Match(length, length, tuple(device), tuple([absent[: len(ids)] for ids in device]), tuple(first))
+        found = find(self._geometry, leads, node, length)
         host = [absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True)]
-        self._index.use(found.whole(), found.first)
-        return Match(
-            found.length * page, found.device_length * page, tuple(found.device), tuple(host), tuple(found.first)
-        )
+        self._index.use(whole(found.node, found.length), found.first)
+        lengths = found.length * page, found.device_length * page
+        return Match(*lengths, tuple(found.device), tuple(host), tuple(found.first))
 
     def probe(self, namespace: bytes, tokens: bytes) -> int:
         """`match(...).length` without ids and without counting as a use."""
@@ -97,14 +103,17 @@ class Cache:
         return self._index.version
 
     def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> Found:
+        return find(self._geometry, *self._reach(namespace, tokens), load=load)
+
+    def _reach(self, namespace: bytes, tokens: bytes) -> tuple[list[bytes], Node, int]:
+        """Leading ids on the way, the last node, and the pages that the tree has of a prompt, whole or not."""
         index = self._index
         root = index.roots.get(namespace)
         if root is None:
-            return find(self._geometry, [], NOWHERE, 0)
+            return [], NOWHERE, 0
         leads, node, at, inside = index.walk(root, tokens)
-        whole = len(tokens) - TOKEN_BYTES
-        length = (at if at <= whole else max(0, whole)) // self._geometry.step
-        return find(self._geometry, leads, node if inside is None else inside, length, load=load)
+        usable = len(tokens) - TOKEN_BYTES
+        return leads, inside or node, (at if at <= usable else max(0, usable)) // index.step
 
     # endregion
 
@@ -133,13 +142,15 @@ class Cache:
         reserve: int | Sequence[int] = 0,
         priority: int = 0,
         fetched: int = 0,
+        fetched_from: int = 0,
     ) -> Lease | None:
         """Match a prompt, take the pages found, and allocate those to load and to compute up to `upto(matched length)`.
 
         One step, so nothing found can be evicted in between. None, and nothing changed, where room cannot be made while
         `reserve` pages of each group (or so many of each, by group) stay free or evictable. `load=False`: use device
         pages only (after a failed load).
-        `fetched`: leading tokens known to have come from storage for this request (they count as `cached.storage`).
+        Tokens from `fetched_from` to `fetched` are known to have come from storage for this request: those that are not
+        on device count as `cached.storage`.
         """
         found = self._find(namespace, tokens, load=load)
         page = self._geometry.page
@@ -156,7 +167,7 @@ class Cache:
                 pool.release(hits[group], used=False)
                 self._pools[HOST][group].release(loads[group], used=False)
             return None
-        lease = self._lease(namespace, found, pages, priority, fetched)
+        lease = self._lease(namespace, found, pages, priority, range(fetched_from, fetched))
         for group, pool in enumerate(pools):
             self._fill(lease, found, group, pool.allocate(new[group]))
             self._pools[HOST][group].release(loads[group], used=False)
@@ -173,13 +184,13 @@ class Cache:
             return False
         return all([self._evictor.room(DEVICE, group, count) for group, count in enumerate(new)])
 
-    def _lease(self, namespace: bytes, found: Found, pages: int, priority: int, fetched: int) -> Lease:
+    def _lease(self, namespace: bytes, found: Found, pages: int, priority: int, fetched: range) -> Lease:
         page = self._geometry.page
         loaded = [
             found.first[g] + int(np.flatnonzero(ids >= 0)[0]) for g, ids in enumerate(found.host) if ids is not None
         ]
         device = min(loaded, default=found.length) * page
-        storage = max(0, min(fetched, found.length * page) - device)
+        storage = max(0, min(fetched.stop, found.length * page) - max(fetched.start, device))
         rows = max(16, 1 << max(0, pages - 1).bit_length())
         lease = Lease(
             namespace=namespace,
@@ -211,7 +222,7 @@ class Cache:
 
     def _count(self, lease: Lease, found: Found) -> None:
         """The request uses every node that it matched whole."""
-        last = found.whole()
+        last = whole(found.node, found.length)
         self._index.use(last, found.first)
         root = self._index.roots.get(lease.namespace, last)
         used = self._index.path(last, root)

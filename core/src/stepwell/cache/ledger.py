@@ -103,6 +103,12 @@ class FetchOp:
     pages: int
     """Pages over all reads."""
 
+    @property
+    def first(self) -> int:
+        """Index of the lowest page that is read."""
+        plan = self.plan
+        return min(plan.pages[group][plan.keys[group].index(keys[0])] for group, keys, _ in self.reads if keys)
+
 
 @dataclass(slots=True)
 class CacheStats:

@@ -130,6 +130,7 @@ class Admission:
                 reserve=room.reserve(job, upto(job.probed)),
                 priority=job.priority,
                 fetched=job.fetched,
+                fetched_from=job.fetched_from,
             )
             span = span // 2 // self._page * self._page if self._windowed else 0
         if lease is None:

@@ -27,6 +27,7 @@ class Job:
         "failures",
         "fetch",
         "fetched",
+        "fetched_from",
         "followed",
         "generated_before",
         "length",
@@ -69,8 +70,8 @@ class Job:
         self.load = True
         """Whether it may load from host; not after a load failed."""
         self.fetch: Fetching | None = None
-        self.fetched = 0
-        """Leading tokens that a fetch brought from storage for it."""
+        self.fetched = self.fetched_from = 0
+        """A fetch brought the tokens between from storage for it."""
         self.followed = False
         """It waited for another that was computing its prefix."""
         self.probed = 0
