@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,31 +83,34 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, raw in enumerate(file, 1):
                 if raw.strip():
                     yield number, raw
-    except OSError as error:
-        raise ConfigError(f"{path}: the trace cannot be read ({error.strerror or error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: the trace cannot be read ({why})") from error
 
 
 def _mooncake(path: Path, number: int, raw: bytes, block: int) -> Arrival:
     line = _decode(path, number, raw, _MooncakeLine)
-    ids = np.asarray(line.hash_ids, dtype=np.int64)
+    ids = line.hash_ids
     blocks = -(-line.input_length // block)
     if line.input_length < 1 or len(ids) != blocks:
         raise ConfigError(
             f"{path}, line {number}: {line.input_length} input tokens are {blocks} blocks of {block} tokens, "
             f"but there are {len(ids)} hash_ids; does --block-tokens fit this trace?"
         )
-    if len(ids) and (ids.min() < 0 or ids.max() >= FIRST_OUTPUT_TOKEN):
+    if min(ids) < 0 or max(ids) >= FIRST_OUTPUT_TOKEN:
         raise ConfigError(f"{path}, line {number}: a hash id is outside 0 to {FIRST_OUTPUT_TOKEN - 1}")
-    return Arrival(line.timestamp / 1e3, line.input_length, max(1, line.output_length), ids.astype(np.int32), block)
+    return Arrival(
+        line.timestamp / 1e3, line.input_length, max(1, line.output_length), np.array(ids, dtype=np.int32), block
+    )
 
 
 def _text(path: Path, number: int, raw: bytes, block: int) -> Arrival:
     """Four bytes of UTF-8 are one token: close to what tokenizers reach, and equal prefixes stay equal."""
     line = _decode(path, number, raw, _TextLine)
-    data = line.input.encode(errors="replace")
+    data = line.input.encode()
     data += b"\0" * (-len(data) % TOKEN_BYTES)
     ids = np.frombuffer(data or b"\0" * TOKEN_BYTES, dtype=np.int32)
-    outputs = max(1, -(-len(line.output.encode(errors="replace")) // TOKEN_BYTES))
+    outputs = max(1, -(-len(line.output.encode()) // TOKEN_BYTES))
     return Arrival(line.timestamp / 1e6, len(ids), outputs, ids, 1)
 
 
