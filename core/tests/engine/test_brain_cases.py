@@ -6,6 +6,7 @@ import pytest
 
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.builtin.sim import SimConfig
+from stepwell.engine.actions import FetchMoved
 from stepwell.schedule.fetching import State
 from stepwell.types import Tier
 
@@ -309,6 +310,35 @@ def test_b068_pages_of_a_stopped_fetch_come_back_only_when_the_reader_is_done(wo
         assert sum(usage.held for usage in w.cache.usage()[Tier.HOST]) >= reading > 0
         w.run()
         w.check()
+        w.clean()
+
+
+def test_nobody_waits_for_a_read_that_hangs(world, patient):
+    """However patient the policy is; the pages stay with the reader until it returns."""
+    store = stored(world, "a" * 32)
+    w = world(page=4, host=32, storage=store, prefetch=patient(), fetch_turns=10**6)
+    rids = [w.submit("a" * 32 + mark) for mark in "!?"]
+    w.turn(6)
+    assert len(w.moving) == 1 and not w.outputs
+    (hung,) = w.moving
+    w.news.append(FetchMoved(hung, 0, late=True))
+    w.turn(4)
+    assert w.outputs, "who asked first runs without it"
+    late = list(w.moving)
+    assert late[0] == hung
+    for id in late:
+        w.moving[id].due = w.turns
+    w.run()
+    w.check(*rids)
+    w.clean()
+
+
+def test_a_prefetch_policy_without_pages_in_flight_fetches_nothing(world, patient):
+    for bound in (0, -5):
+        w = world(page=4, host=32, storage=stored(world, "a" * 32), prefetch=patient(max_pages=bound))
+        rid = w.submit("a" * 32 + "!")
+        w.run(limit=100)
+        w.check(rid)
         w.clean()
 
 

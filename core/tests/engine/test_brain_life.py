@@ -178,12 +178,25 @@ def test_a_step_that_fails_is_tried_again_and_then_given_up(world):
     w.clean()
 
 
-@pytest.mark.parametrize("tokens", [(), ((),), ((1,), (2,))])
+@pytest.mark.parametrize("tokens", [(), ((),), ((1,), (2,)), ((1, 2),)])
 def test_a_result_that_does_not_fit_its_plan_is_a_failed_step(world, tokens):
     w = world(lag=0, depth=1)
     rid = w.submit("again")
     w.turn(2)
     w.news[-1] = replace(w.news[-1], tokens=tokens)
+    w.run()
+    w.check(rid)
+    assert w.brain.counters.step_errors == 1
+    w.clean()
+
+
+@pytest.mark.parametrize("change", [{"tokens": ((1, 2, 3),)}, {"steps": 3, "tokens": ((1, 2, 3),)}, {"steps": 0}])
+def test_a_decode_step_that_samples_more_or_less_than_it_was_told_is_a_failed_step(world, change):
+    w = world(lag=0, depth=1)
+    rid = w.submit("again")
+    w.turn(4)
+    assert w.plans[-1].rows[0].tokens is None, "a decode row"
+    w.news[-1] = replace(w.news[-1], **change)
     w.run()
     w.check(rid)
     assert w.brain.counters.step_errors == 1

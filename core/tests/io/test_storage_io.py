@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
@@ -206,7 +207,8 @@ def test_an_exception_fails_the_batch_and_the_next_works(rig: Rig) -> None:
     assert rig.io.stats.failed == {"exception": 2}
 
 
-def test_a_plugin_that_exits_does_not_take_a_thread_along(rig: Rig) -> None:
+@pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_a_plugin_that_exits_does_not_take_a_thread_along(rig: Rig, leaving: type[BaseException]) -> None:
     rig.store(range(2))
     calls = 0
 
@@ -214,7 +216,7 @@ def test_a_plugin_that_exits_does_not_take_a_thread_along(rig: Rig) -> None:
         nonlocal calls
         calls += 1
         if calls <= 3:
-            raise SystemExit(3)
+            raise leaving()
 
     rig.storage.before = leave
     for _ in range(3):
@@ -335,6 +337,7 @@ def test_b068_a_late_fetch_keeps_its_pages_until_the_call_returns(hasty: tuple[R
     rig, free = hasty
     rig.start_fetch(range(8), range(20, 28))
     watch(rig, lambda: rig.io.late == 2)
+    assert rig.wait(FetchMoved).late, "but nobody has to wait for them"
     assert rig.silent(FetchEnded), "the reader may still write to these pages"
     free.set()
     results = rig.wait(FetchEnded).results[0]

@@ -85,6 +85,8 @@ def test_a_broken_order_is_counted_and_arrival_order_is_used():
         lambda waiting: [*waiting, job(9)],
         lambda waiting: None,
         lambda waiting: 1 / 0,
+        lambda waiting: waiting.clear(),
+        lambda waiting: waiting.pop() and waiting,
     ):
         made, faults = queue(Broken(answer), jobs)
         assert list(made.ordered(VIEW)) == jobs
@@ -97,3 +99,12 @@ def test_a_policy_cannot_reorder_the_queue_itself():
     order = made.ordered(VIEW)
     made.admitted([jobs[0]])
     assert list(order) == jobs
+
+
+def test_an_aging_bound_that_is_no_number_is_counted_and_the_usual_one_holds():
+    policy = Latest()
+    policy.max_passes = None
+    jobs = [job(0), job(1)]
+    made, faults = queue(policy, jobs)
+    made.admitted(jobs[1:])
+    assert jobs[0].passes == 1 and faults == ["max_passes is None, which is no number"]

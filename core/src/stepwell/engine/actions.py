@@ -26,6 +26,8 @@ class FetchMoved:
 
     id: int
     done: int
+    late: bool = False
+    """A read has outlived its deadline: nobody should wait for this fetch, whenever it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,8 @@ class Brain:
                 if self._fetches.queried(event):
                     self._admission.stir()
             case FetchMoved() if self._fetches:
-                self._fetches.moved(event)
+                if self._fetches.moved(event):
+                    self._admission.stir()
             case FetchEnded() if self._fetches:
                 if self._fetches.ended(event):
                     self._admission.stir()

@@ -120,11 +120,17 @@ class Fetches:
         self._planned.append(fetching)
         return self._start_planned()
 
-    def moved(self, event: FetchMoved) -> None:
-        """A fetch got on."""
+    def moved(self, event: FetchMoved) -> bool:
+        """A fetch got on, or does not. True where a request may be able to run because of that."""
         fetching = self._moving.get(event.id)
-        if fetching is not None:
-            fetching.done = event.done
+        if fetching is None:
+            return False
+        fetching.done = event.done
+        if not event.late:
+            return False
+        fetching.state = State.LATE
+        self._release(fetching, alone=True)
+        return True
 
     def ended(self, event: FetchEnded) -> bool:
         """A fetch ended; its good pages are on host now, and the others are free."""
@@ -137,6 +143,7 @@ class Fetches:
         for (group, _, _), results in zip(op.reads, event.results, strict=False):
             good = sum(isinstance(result, Done) for result in results)
             self._counters.bytes_fetched += good * self._page_bytes[group]
+        fetching.job.fetched_from = op.first * self._page
         fetching.job.fetched = self._cache.fetched(op, event.results)
         fetching.state = State.DONE
         self._release(fetching, alone=True)
@@ -205,7 +212,7 @@ class Fetches:
 
     def _worth(self, missing_tokens: int) -> bool:
         try:
-            return self._policy.start(missing_tokens)
+            return self._policy.max_pages > 0 and self._policy.start(missing_tokens)
         except Exception as error:
             self._counters.fault(f"prefetch start raised {error!r}")
             return False

@@ -105,7 +105,7 @@ class Guard:
             return self._fail(refusal, count, f"{count} pages are not asked for: {refusal}")
         try:
             results = self._judge(list(ask()), count)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # a native client that panics, a task that was cancelled: all miss alike
             results = self._fail("exception", count, f"{type(error).__name__}: {error}")
         finally:
             with self._lock:

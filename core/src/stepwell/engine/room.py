@@ -110,7 +110,7 @@ class RoomMaker:
             self._relief = seat.short_since = batch.launched
             self._counters.stalls += 1
             return False
-        running = [other.job for other in batch.seats]
+        running = tuple(other.job for other in batch.seats)
         if len(running) == 1:
             return self._alone(seat)
         victim = self._victim(running).seat

@@ -178,7 +178,7 @@ class StorageIO:
         read, at = fetch.batches[index]
         group, keys, ids = fetch.op.reads[read]
         part = slice(at, at + self._limits.batch_pages)
-        results = self._read(group, keys[part], ids[part], lambda: self.stop_fetch(id))
+        results = self._read(group, keys[part], ids[part], lambda: self._late(fetch))
         with self._lock:
             fetch.busy -= 1
             fetch.parts[index] = results
@@ -187,6 +187,13 @@ class StorageIO:
             moved = FetchMoved(id, fetch.done)
         self._done(moved)
         self._lanes.queue(lambda: self._go_on(fetch))
+
+    def _late(self, fetch: _Fetch) -> None:
+        """A read does not return: start no further one, and let nobody wait for it."""
+        with self._lock:
+            fetch.stopped = True
+            moved = FetchMoved(fetch.op.id, fetch.done, late=True)
+        self._done(moved)
 
     def _read(self, group: int, keys: Sequence[PageKey], ids: Ids, give_up: Callable[[], None]) -> list[PageResult]:
         views = self._arena.views(group, ids)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Only DONE and REVOKED let the request run."""
+    """Only DONE, LATE and REVOKED let the request run."""
 
     QUEUED = "queued"
     """Storage has been asked, or another request's fetch of the same pages goes first."""
@@ -25,6 +25,8 @@ class State(Enum):
     MOVING = "moving"
     STOPPING = "stopping"
     """No further read starts; what is in the air may still land."""
+    LATE = "late"
+    """A read hangs; its pages come back when it returns, whoever waits then."""
     DONE = "done"
     REVOKED = "revoked"
     """It brought nothing: storage has nothing, the policy gave it up, or it could not start."""
@@ -51,7 +53,7 @@ class Fetching:
     @property
     def settled(self) -> bool:
         """Whether the request may run."""
-        return self.state is State.DONE or self.state is State.REVOKED
+        return self.state in (State.DONE, State.LATE, State.REVOKED)
 
     @property
     def head(self) -> PageKey:

@@ -29,7 +29,9 @@ class Flight:
         tokens, decodes = result.tokens, len(self.decodes)
         if len(tokens) != decodes + len(self.chunks):
             return f"the runner answered for {len(tokens)} rows of {decodes + len(self.chunks)}"
-        if not all(tokens[:decodes]) or any(
+        if not 1 <= result.steps <= self.horizon:
+            return f"the runner did {result.steps} decode steps of {self.horizon}"
+        if set(map(len, tokens[:decodes])) - {result.steps} or any(
             len(sampled) != (end == seat.target)
             for (seat, end), sampled in zip(self.chunks, tokens[decodes:], strict=True)
         ):

@@ -59,7 +59,7 @@ class Queue:
         for job in jobs:
             self.remove(job)
         later = sorted((job.order for job in jobs), reverse=True)
-        bound = self._policy.max_passes
+        bound = self._bound()
         for job in self._jobs:
             while later and later[-1] < job.order:
                 later.pop()
@@ -70,17 +70,24 @@ class Queue:
                 job.aged = True
                 self._aged += 1
 
+    def _bound(self) -> int:
+        bound = self._policy.max_passes
+        if isinstance(bound, int):
+            return bound
+        self._fault(f"max_passes is {bound!r}, which is no number")
+        return SchedulePolicy.max_passes
+
     def _proposed(self, view: View) -> Sequence[Job]:
-        jobs = self._jobs
+        jobs = tuple(self._jobs)  # the policy's own: no answer of it can lose a request
         try:
             order = self._policy.order(jobs, view)
             if order is jobs:
-                return tuple(jobs)
+                return jobs
             proposed = list(order)
         except Exception as error:
             self._fault(f"order raised {error!r}")
-            return tuple(jobs)
+            return jobs
         if len(proposed) != len(jobs) or set(map(id, proposed)) != set(map(id, jobs)):
             self._fault("order is not a permutation of the waiting requests")
-            return tuple(jobs)
+            return jobs
         return proposed  # type: ignore[return-value]  # the same objects, by the check above
