@@ -97,13 +97,16 @@ class Geometry:
     """Groups that need the whole history: as long as they have a page, it stays in the tree."""
     windows: tuple[int, ...]
     """All others."""
+    plan: tuple[tuple[int, bool, Callable[[int], int]], ...]
+    """Index, whether full, and `first` of each group: what a match asks for, at hand."""
 
     @classmethod
     def of(cls, specs: tuple[GroupSpec, ...], page: int) -> Geometry:
         groups = tuple(group_of(spec, page) for spec in specs)
         full = tuple(g for g, group in enumerate(groups) if group.full)
         windows = tuple(g for g, group in enumerate(groups) if not group.full)
-        return cls(page, groups, full, windows)
+        plan = tuple((g, group.full, group.first) for g, group in enumerate(groups))
+        return cls(page, groups, full, windows, plan)
 
     @property
     def step(self) -> int:

@@ -19,8 +19,6 @@ from stepwell.cache.pool import Pool
 from stepwell.cache.recency import Recency
 from stepwell.types import DIGEST_BYTES, Ids
 
-Orders = Sequence[Sequence[EvictionPolicy]]
-"""By tier and group."""
 EDGE_TOKENS = 4096
 """Longest edge: bounds what a split, a cut or an append costs."""
 
@@ -53,7 +51,7 @@ class Index:
         """Whether a candidate was exposed since `settle`."""
         self.watch: Watcher | None = None
         self.cap = max(1, EDGE_TOKENS // geometry.page)
-        self._step = geometry.step
+        self.step = geometry.step
         self._lead = geometry.full[0] if geometry.full else -1
         self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
 
@@ -78,7 +76,7 @@ class Index:
         leads: list[bytes] = []
         append = leads.append
         startswith = tokens.startswith
-        step = self._step
+        step = self.step
         node, at = start, start.end
         while True:
             child = node.hot
@@ -98,7 +96,7 @@ class Index:
 
     def _shared(self, edge: bytes, tokens: bytes, at: int) -> int:
         """Bytes of whole pages of an edge with which `tokens` go on at `at`; the first page does."""
-        step = self._step
+        step = self.step
         low, high = 1, len(edge) // step
         while high - low > 1:
             middle = (low + high) // 2
@@ -125,17 +123,17 @@ class Index:
 
     def add(self, parent: Node, edge: bytes) -> Node:
         """A new child without pages."""
-        pages = len(edge) // self._step
+        pages = len(edge) // self.step
         node = Node(parent, edge, parent.first + parent.pages, pages, len(self.geometry.groups), self.now)
         for group in self.geometry.full:
             node.runs[group] = Run(node, group)
-        parent.children[edge[: self._step]] = node
+        parent.children[edge[: self.step]] = node
         parent.hot = node
         return node
 
     def lengthen(self, node: Node, more: bytes) -> None:
         """Add tokens to a leaf."""
-        grown = len(more) // self._step
+        grown = len(more) // self.step
         node.edge += more
         node.end += len(more)
         node.pages += grown
@@ -156,12 +154,12 @@ class Index:
         """Cut a node in two; `node` keeps the tail, the answer is a new node above it with the first `pages` pages."""
         parent = node.parent
         assert parent is not None and 0 < pages < node.pages
-        cut = pages * self._step
+        cut = pages * self.step
         upper = Node(parent, node.edge[:cut], node.first, pages, len(node.runs), node.started)
         upper.hits, upper.last_used, upper.priority = node.hits, node.last_used, node.priority
         upper.expires, upper.wanted = node.expires, node.wanted
         upper.digests = node.digests[: pages * DIGEST_BYTES]
-        parent.children[node.edge[: self._step]] = upper
+        parent.children[node.edge[: self.step]] = upper
         if parent.hot is node:
             parent.hot = upper
         node.digests = node.digests[pages * DIGEST_BYTES :]
@@ -169,7 +167,7 @@ class Index:
         node.first += pages
         node.pages -= pages
         node.parent = upper
-        upper.children[node.edge[: self._step]] = node
+        upper.children[node.edge[: self.step]] = node
         upper.hot = node
         for group, run in enumerate(node.runs):
             if run is not None:
@@ -231,8 +229,8 @@ class Index:
                     self.cut(tier, node, group, there)
         gone = node.pages - page
         node.pages = page
-        node.edge = node.edge[: page * self._step]
-        node.end -= gone * self._step
+        node.edge = node.edge[: page * self.step]
+        node.end -= gone * self.step
         node.digests = node.digests[: page * DIGEST_BYTES]
         for group, run in enumerate(node.runs):
             if run is None:
@@ -251,7 +249,7 @@ class Index:
             for tier in TIERS:
                 if node.run(group).segments[tier].pages:
                     self._uncover(parent, group, tier)
-        del parent.children[node.edge[: self._step]]
+        del parent.children[node.edge[: self.step]]
         if parent.hot is node:
             parent.hot = NOTHING
         stack = [node]
@@ -513,24 +511,27 @@ class Index:
             return
         node.last_used = self.now
         for group in self.geometry.full:
-            self._hit(node.runs[group], group, self.policies)
+            run = node.runs[group]
+            assert run is not None
+            device, host = run.segments
+            if device.pages:
+                self.policies[DEVICE][group].on_hit(device)
+            if host.pages:
+                self.policies[HOST][group].on_hit(host)
         for group in self.geometry.windows:
-            start = first[group]
-            here: Node | None = node
-            while here is not None and here.first + here.pages > start:
-                run = here.runs[group]
-                if run is not None:
-                    self._hit(run, group, self.policies if run.kept else self.dead)
-                here = here.parent
+            self._use_window(node, group, first[group])
 
-    @staticmethod
-    def _hit(run: Run | None, group: int, orders: Orders) -> None:
-        assert run is not None
-        device, host = run.segments
-        if device.pages:
-            orders[DEVICE][group].on_hit(device)
-        if host.pages:
-            orders[HOST][group].on_hit(host)
+    def _use_window(self, node: Node | None, group: int, start: int) -> None:
+        kept = self.policies[DEVICE][group].on_hit
+        while node is not None and node.first + node.pages > start:
+            run = node.runs[group]
+            if run is not None:
+                device, host = run.segments
+                if device.pages:
+                    (kept if run.kept else self.dead[DEVICE][group].on_hit)(device)
+                if host.pages:
+                    (self.policies if run.kept else self.dead)[HOST][group].on_hit(host)
+            node = node.parent
 
     # endregion
 
@@ -545,7 +546,7 @@ class Index:
             assert late.parent is not None
             known = late.digests
             seed = known[-DIGEST_BYTES:] or late.parent.digests[-DIGEST_BYTES:]
-            rest = late.edge[len(known) // DIGEST_BYTES * self._step :]
+            rest = late.edge[len(known) // DIGEST_BYTES * self.step :]
             late.digests = known + page_digests(seed, rest, self.geometry.page)
         return node.digests
 

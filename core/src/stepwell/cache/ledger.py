@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stepwell.abc.runner import PageCopy
 from stepwell.cache.node import Node
@@ -21,8 +22,7 @@ class CacheShape:
     """Per group; zeros: no host tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """What the tree knows of a prompt. Lengths are page multiples and leave at least one token to compute."""
 
     length: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy import frombuffer, int32
 
 from stepwell.cache.groups import Geometry
 from stepwell.cache.node import ABSENT, DEVICE, HOST, Node
@@ -29,14 +30,6 @@ class Found:
     """None: nothing has to be loaded."""
     first: list[int]
 
-    def whole(self) -> Node:
-        """The last node that is used whole; perhaps the root."""
-        node = self.node
-        while node.first + node.pages > self.length:
-            assert node.parent is not None
-            node = node.parent
-        return node
-
     def path(self) -> list[Node]:
         """All nodes that it lies on."""
         nodes: list[Node] = []
@@ -48,37 +41,45 @@ class Found:
         return nodes
 
 
+def whole(node: Node, length: int) -> Node:
+    """The last node on the way to `node` that `length` pages use whole; perhaps the root."""
+    while node.first + node.pages > length and node.parent is not None:
+        node = node.parent
+    return node
+
+
 def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, load: bool = True) -> Found:
     """The longest usable prefix of at most `length` pages on the way to `node`, which reaches that far.
 
     `leads`: device ids of the first full group on that way. `load`: pages on host count.
     """
-    while node.first >= length and node.parent is not None:
-        node = node.parent
-    quick = _on_device(geometry, leads, node, length)
-    return _anywhere(geometry, node, length, load) if quick is None else quick
+    quick = on_device(geometry, leads, node, length)
+    if quick is None:
+        return _anywhere(geometry, node, length, load)
+    device, first = quick
+    return Found(length, length, node, device, [None] * len(first), first)
 
 
-def _on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> Found | None:
-    """The common case: everything up to `length` is on device. None where it is not."""
+def on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> tuple[list[Ids], list[int]] | None:
+    """Ids by group and the first page of each, in the common case that everything up to `length` is on device."""
     device: list[Ids] = []
     first: list[int] = []
     lead = True
-    for g, group in enumerate(geometry.groups):
-        if group.full:
+    for g, full, start_of in geometry.plan:
+        if full:
             ids = b"".join(leads if lead else _leads(node, g))
             if len(ids) < 4 * length:
                 return None
             lead, start = False, 0
         else:
-            start = group.first(length)
+            start = start_of(length)
             window = _window(node, g, start, length)
             if window is None:
                 return None
             ids = window
-        device.append(np.frombuffer(ids, np.int32, length - start))
+        device.append(frombuffer(ids, int32, length - start))
         first.append(start)
-    return Found(length, length, node, device, [None] * len(first), first)
+    return device, first
 
 
 def _leads(node: Node, group: int) -> list[bytes]:
@@ -96,18 +97,19 @@ def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
     here: Node | None = node
     end = length
     while end > start and here is not None:
-        run = here.runs[group]
-        if run is None or run.loads or not run.device:
-            return None
         low = here.first
-        if low < start or run.mask is not None or end - low < here.pages:
-            ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
-            if run.mask is not None and ABSENT in ids:
+        if low < end:
+            run = here.runs[group]
+            if run is None or run.loads or not run.device:
                 return None
-            parts.append(ids)
-        else:
-            parts.append(run.device)
-        end = low
+            if low < start or run.mask is not None or end - low < here.pages:
+                ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
+                if run.mask is not None and ABSENT in ids:
+                    return None
+                parts.append(ids)
+            else:
+                parts.append(run.device)
+            end = low
         here = here.parent
     parts.reverse()
     return b"".join(parts)

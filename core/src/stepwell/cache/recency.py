@@ -20,7 +20,11 @@ class Recency(EvictionPolicy):
         self._order[segment] = None
         self._order.move_to_end(segment)
 
-    on_hit = on_insert
+    def on_hit(self, segment: Segment) -> None:
+        try:
+            self._order.move_to_end(segment)
+        except KeyError:
+            self._order[segment] = None
 
     def on_remove(self, segment: Segment) -> None:
         self._order.pop(segment, None)
