@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepwell.builtin.writers import WriteBack, WriteBackConfig
+from stepwell.builtin.writers import WriteBack, WriteBackConfig, WriteThrough
 from stepwell.types import Failed, Full, Window
 
 ROUNDS = 50
@@ -16,6 +16,23 @@ def test_write_back_comes_to_rest_on_a_host_smaller_than_the_reserve(desk, need,
         d.serve(range(100 * i, 100 * i + 20))
     for _ in range(ROUNDS):
         copies = d.cache.saves(4)
+        if not copies:
+            return
+        for copy in copies:
+            d.cache.saved(copy, [True] * len(copy.device))
+        d.cache.audit()
+    pytest.fail("pages are saved again and again though nothing happens")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+@pytest.mark.parametrize("write", [WriteThrough(), WriteBack(WriteBackConfig(0.5))])
+def test_a_window_that_the_host_cannot_hold_is_not_saved_in_turns(desk, limit, write):
+    d = desk(page=1, device=100, host=5, needs=(Window(16),), write=write)
+    d.serve(range(20), chunk=6)
+    d.serve([*range(20), *range(100, 120)], chunk=7)
+    d.serve(range(20))
+    for _ in range(ROUNDS):
+        copies = d.cache.saves(limit)
         if not copies:
             return
         for copy in copies:

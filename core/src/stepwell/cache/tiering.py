@@ -183,7 +183,7 @@ class Tiering:
                 places = self._savable(part, group)[: limit - taken]
                 if not len(places):
                     continue
-                host = self._host_pages(part, group, len(places))
+                host = self._host_pages(part, chain, group, len(places))
                 self._stats.skipped_saves += len(places) - len(host)
                 places = places[: len(host)]
                 if not len(host):
@@ -198,21 +198,32 @@ class Tiering:
                 taken += len(places)
         return taken
 
-    def _host_pages(self, node: Node, group: int, pages: int) -> Ids:
-        """Up to `pages` free host pages, none of them taken from the path that leads to the node."""
+    def _host_pages(self, node: Node, chain: Sequence[Node], group: int, pages: int) -> Ids:
+        """Up to `pages` free host pages, none of them taken from the path that leads to the node.
+
+        Nor from the window that is being saved, which a host smaller than it would otherwise hold in turns.
+        """
         pool = self._index.pools[HOST][group]
-        above: Node | None = node
-        keep = NO_IDS
-        while above is not None and not len(keep):
-            run = above.runs[group]
-            if run is not None and run.host:
-                ids = np.frombuffer(run.host, dtype=np.int32)
-                keep = ids[ids >= 0][-1:]
-            above = above.parent
+        if self._index.geometry.groups[group].full:
+            keep = self._last_on_host(node, group)
+        else:
+            held = [np.frombuffer(run.host, dtype=np.int32) for part in chain if (run := part.runs[group]) is not None]
+            keep = np.concatenate([NO_IDS, *(ids[ids >= 0] for ids in held)])
         pool.acquire(keep)
         self.evictor.room(HOST, group, min(pages, pool.total))
         pool.release(keep, used=False)
         return pool.allocate(min(pages, pool.free))
+
+    def _last_on_host(self, node: Node | None, group: int) -> Ids:
+        """The page on host that lies deepest on the path to a node; while it stays, those before it do."""
+        while node is not None:
+            run = node.runs[group]
+            if run is not None and run.host:
+                ids = np.frombuffer(run.host, dtype=np.int32)
+                if (ids >= 0).any():
+                    return ids[ids >= 0][-1:]
+            node = node.parent
+        return NO_IDS
 
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         group, pieces = self._saving.pop(copy.id)
