@@ -48,6 +48,13 @@ def whole(node: Node, length: int) -> Node:
     return node
 
 
+def _last_of(node: Node, length: int) -> Node:
+    """The node of page `length - 1`; whoever holds `length` pages holds it in the tree, those behind may go."""
+    while node.first >= length and node.parent is not None:
+        node = node.parent
+    return node
+
+
 def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, load: bool = True) -> Found:
     """The longest usable prefix of at most `length` pages on the way to `node`, which reaches that far.
 
@@ -57,7 +64,7 @@ def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, loa
     if quick is None:
         return _anywhere(geometry, node, length, load)
     device, first = quick
-    return Found(length, length, node, device, [None] * len(first), first)
+    return Found(length, length, _last_of(node, length), device, [None] * len(first), first)
 
 
 def on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> tuple[list[Ids], list[int]] | None:
@@ -94,23 +101,23 @@ def _leads(node: Node, group: int) -> list[bytes]:
 def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
     """Device ids of pages [start, length) of a window group; None where one is absent."""
     parts: list[bytes] = []
-    here: Node | None = node
     end = length
-    while end > start and here is not None:
-        low = here.first
+    while end > start:
+        low = node.first
         if low < end:
-            run = here.runs[group]
-            if run is None or run.loads or not run.device:
+            run = node.runs[group]
+            if run is None:
                 return None
-            if low < start or run.mask is not None or end - low < here.pages:
-                ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
-                if run.mask is not None and ABSENT in ids:
-                    return None
-                parts.append(ids)
-            else:
-                parts.append(run.device)
+            ids = run.device
+            if low < start or end - low < node.pages:
+                ids = ids[4 * max(start - low, 0) : 4 * (end - low)]
+            if not run.solid and (not ids or ABSENT in ids):
+                return None
+            parts.append(ids)
             end = low
-        here = here.parent
+        if (above := node.parent) is None:
+            break
+        node = above
     parts.reverse()
     return b"".join(parts)
 
@@ -125,8 +132,7 @@ def _anywhere(geometry: Geometry, node: Node, length: int, load: bool) -> Found:
     if load:
         usable = longest(geometry, length, [(g, flags(path, g, length, on_host=True)) for g in geometry.windows])
     found.length, found.device_length = usable, min(on_device, usable)
-    while found.node.first >= usable and found.node.parent is not None:
-        found.node = found.node.parent
+    found.node = _last_of(node, usable)
     path = [part for part in path if part.first < usable]
     found.first = [group.first(usable) for group in geometry.groups]
     for group, start in enumerate(found.first):
