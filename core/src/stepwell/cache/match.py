@@ -101,23 +101,23 @@ def _leads(node: Node, group: int) -> list[bytes]:
 def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
     """Device ids of pages [start, length) of a window group; None where one is absent."""
     parts: list[bytes] = []
+    here: Node | None = node
     end = length
-    while end > start:
-        low = node.first
+    while end > start and here is not None:
+        low = here.first
         if low < end:
-            run = node.runs[group]
-            if run is None:
+            run = here.runs[group]
+            if run is None or run.loads or not run.device:
                 return None
-            ids = run.device
-            if low < start or end - low < node.pages:
-                ids = ids[4 * max(start - low, 0) : 4 * (end - low)]
-            if not run.solid and (not ids or ABSENT in ids):
-                return None
-            parts.append(ids)
+            if low < start or run.mask is not None or end - low < here.pages:
+                ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
+                if run.mask is not None and ABSENT in ids:
+                    return None
+                parts.append(ids)
+            else:
+                parts.append(run.device)
             end = low
-        if (above := node.parent) is None:
-            break
-        node = above
+        here = here.parent
     parts.reverse()
     return b"".join(parts)
 
