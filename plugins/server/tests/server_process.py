@@ -36,14 +36,14 @@ def command(*sets: str) -> list[str]:
     return [sys.executable, "-m", "stepwell", "serve", *(part for one in sets for part in ("--set", one))]
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, plugins: str = "stepwell-server") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
-    return kept | {"STEPWELL_PLUGINS": "stepwell-server", "XDG_CACHE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    return kept | {"STEPWELL_PLUGINS": plugins, "XDG_CACHE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
 
 
-def refused(folder: Path, *sets: str) -> tuple[int, str]:
+def refused(folder: Path, *sets: str, plugins: str = "stepwell-server") -> tuple[int, str]:
     """Exit status and words of a server that must not start."""
-    done = subprocess.run(command(*sets), env=environment(folder), capture_output=True, text=True, timeout=START_S)
+    done = subprocess.run(command(*sets), env=environment(folder, plugins), capture_output=True, text=True, timeout=START_S)
     return done.returncode, done.stderr
 
 
@@ -95,11 +95,11 @@ def children(pid: int) -> list[int]:
 
 
 @contextmanager
-def real(folder: Path, *sets: str) -> Iterator[Server]:
+def real(folder: Path, *sets: str, plugins: str = "stepwell-server") -> Iterator[Server]:
     """A server over `BASE` and more settings; no process of it is left behind."""
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command(*BASE, *sets), env=environment(folder), stdout=out, stderr=out)
+        process = subprocess.Popen(command(*BASE, *sets), env=environment(folder, plugins), stdout=out, stderr=out)
     try:
         found = until(
             lambda: re.search(r"serving .* at (http://\S+)/v1", log.read_text()) or process.poll() is not None, START_S
