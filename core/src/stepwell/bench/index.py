@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gc
 import json
-import statistics
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import click
 from rich.console import Console
@@ -110,8 +110,8 @@ def _walk(cache: Cache, tokens: bytes) -> int:
 Timed = tuple[Callable[[Cache, bytes], object], Cache, Sequence[bytes]]
 
 
-def _turns(work: dict[str, Timed], rounds: int, calls: int) -> dict[str, float]:
-    """Median microseconds a call of each piece of work, all taking turns."""
+def _turns(work: dict[str, Timed], rounds: int, calls: int) -> dict[str, list[float]]:
+    """Microseconds a call of each piece of work, by turn; all take turns."""
     took: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds):
         for name, (call, cache, prompts) in work.items():
@@ -119,14 +119,20 @@ def _turns(work: dict[str, Timed], rounds: int, calls: int) -> dict[str, float]:
             for number in range(calls):
                 call(cache, prompts[number % len(prompts)])
             took[name].append((time.perf_counter_ns() - begin) / calls / 1000)
-    return {name: statistics.median(times) for name, times in took.items()}
+    return took
+
+
+def _ratio(row: dict[str, list[float]], over: str, to: str, less: str | None = None) -> float:
+    """The median over turns of one time, perhaps less another, over a third: what disturbs a turn disturbs all."""
+    lessened = row[less] if less is not None else [0.0] * len(row[over])
+    return median((a - c) / b for a, b, c in zip(row[over], row[to], lessened, strict=True))
 
 
 def _match(cache: Cache, tokens: bytes) -> object:
     return cache.match(NAMESPACE, tokens)
 
 
-def _warm(nodes: int, quick: bool) -> dict[str, float]:
+def _warm(nodes: int, quick: bool) -> dict[str, list[float]]:
     work: dict[str, Timed] = {}
     tokens = b""
     for groups in (1, 2, 3):
@@ -142,7 +148,7 @@ def _warm(nodes: int, quick: bool) -> dict[str, float]:
     return _turns(work, 20 if quick else 100, 50)
 
 
-def _cold(nodes: int, quick: bool) -> dict[str, float]:
+def _cold(nodes: int, quick: bool) -> dict[str, list[float]]:
     paths = COLD_PATHS // 10 if quick else COLD_PATHS
     cache = _cache(3, paths * (TOKENS // PAGE + 300))
     prompts = [_plant(cache, path, nodes) for path in range(paths)]
@@ -165,7 +171,7 @@ def _publish(groups: int, quick: bool) -> tuple[float, float]:
             begin = time.perf_counter_ns()
             cache.publish(lease, part)
             took[pages].append((time.perf_counter_ns() - begin) / 1000)
-    few, many = statistics.median(took[16]), statistics.median(took[256])
+    few, many = median(took[16]), median(took[256])
     slope = (many - few) / (256 - 16)
     return few - 16 * slope, 1000 * slope / groups
 
@@ -182,7 +188,7 @@ def _evict(pages: int, batch: int, groups: int, quick: bool) -> float:
             begin = time.perf_counter_ns()
             freed = cache._evictor.evict(DEVICE, 0, batch)
             took.append((time.perf_counter_ns() - begin) / freed)
-    return statistics.median(took)
+    return median(took)
 
 
 @contextmanager
@@ -209,21 +215,21 @@ def measure(quick: bool = False) -> dict[str, object]:
             for pages, batch, groups in ((64, 256, 1), (8, 64, 1), (8, 64, 3), (1, 64, 1), (1, 64, 3))
         }
     reached = {
-        "match 16 nodes, full group": warm[16]["1"] / warm[16]["floor"],
-        "match 256 nodes, full group": warm[256]["1"] / warm[256]["floor"],
+        "match 16 nodes, full group": _ratio(warm[16], "1", "floor"),
+        "match 256 nodes, full group": _ratio(warm[256], "1", "floor"),
         "match, each further group": max(
-            (row[str(more)] - row[str(more - 1)]) / row["1"] for row in warm.values() for more in (2, 3)
+            _ratio(row, str(more), "1", less=str(more - 1)) for row in warm.values() for more in (2, 3)
         ),
-        "match cold": max(row["3"] / row["floor"] for row in cold.values()),
+        "match cold": max(_ratio(row, "3", "floor") for row in cold.values()),
         "publish, ns a page and group": max(slope for _, slope in published.values()),
         "publish, us a call": max(fixed for fixed, _ in published.values()),
         "evict, ns a page from 8 pages": evicted["8 pages, 64 at once, 3 groups"],
         "evict, ns a page from one-page nodes": evicted["1 pages, 64 at once, 3 groups"],
     }
     return {
-        "match_us": {str(nodes): {str(g): row[str(g)] for g in (1, 2, 3)} for nodes, row in warm.items()},
-        "floor_us": {str(nodes): row["floor"] for nodes, row in warm.items()},
-        "cold_us": {str(nodes): {"floor": row["floor"], "3": row["3"]} for nodes, row in cold.items()},
+        "match_us": {str(nodes): {g: median(row[g]) for g in ("1", "2", "3")} for nodes, row in warm.items()},
+        "floor_us": {str(nodes): median(row["floor"]) for nodes, row in warm.items()},
+        "cold_us": {str(nodes): {g: median(row[g]) for g in ("floor", "3")} for nodes, row in cold.items()},
         "publish_ns_per_page": published[1][1],
         "publish": {
             str(g): {"call_us": fixed, "ns_per_page_and_group": slope} for g, (fixed, slope) in published.items()

@@ -109,5 +109,7 @@ def _window(
         _fail(node, "the mask differs from the pages")
     if run.loads != bool((on_host & ~on_device).any()):
         _fail(node, "the flag for loads is wrong")
+    if run.solid != bool(on_device.all()):
+        _fail(node, "the mark for all on device is wrong")
     if run.kept and (len(run.kept) != node.pages or 1 not in run.kept):
         _fail(node, "the marks of retention are wrong")

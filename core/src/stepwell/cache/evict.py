@@ -6,7 +6,7 @@ group first go pages that no retained length needs. Pages that the write policy 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import numpy as np
@@ -41,6 +41,7 @@ class Evictor:
         self._stats = stats
         self._unsaved = unsaved
         self._copying = copying
+        self._tiers = any(pool.total for pool in index.pools[HOST])
         self._parked: list[list[dict[Seg, None]]] = [[{} for _ in index.geometry.groups] for _ in TIERS]
         """Candidates that were met while held; announced again when they are not."""
 
@@ -105,16 +106,25 @@ class Evictor:
         policy = index.policies[tier][group]
         pool = index.pools[tier][group]
         freed, ask, passed = 0, pages, 0
+        simple = tier == DEVICE and index.watch is None and not self._tiers and not pool.busy.any()
         while freed < pages and passed < PASSED:
             offered, moved = 0, False
-            for proposal in policy.victims(ask):
-                segment = cast(Seg, proposal)
+            for segment in cast("Iterable[Seg]", policy.victims(ask)):
                 offered += segment.pages
                 node = segment.node
-                run = node.run(group)
+                run = node.runs[group]
+                assert run is not None
                 if run.below[tier]:
                     index.withdraw(segment, tier, group)
                     moved = True
+                    continue
+                # Leases hold pages from the root on, so where no copy holds any, the first page answers for all.
+                if simple and not node.children and segment.pages <= pages - freed and pool.idle(run.device[:4]):
+                    freed += segment.pages
+                    index.bury(node)
+                    moved = True
+                    if freed >= pages or index.exposed:
+                        break
                     continue
                 places, ids = self._tail(tier, node, group, pages - freed)
                 loose = pool.loose(ids)
@@ -186,8 +196,7 @@ class Evictor:
         freed, ask = 0, pages
         while freed < pages:
             offered, moved = 0, False
-            for proposal in policy.victims(ask):
-                segment = cast(Seg, proposal)
+            for segment in cast("Iterable[Seg]", policy.victims(ask)):
                 offered += segment.pages
                 got, gone = self._window(tier, group, segment, pages - freed, policy, dead=dead, dirty=dirty)
                 freed += got

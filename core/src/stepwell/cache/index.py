@@ -53,7 +53,13 @@ class Index:
         self.cap = max(1, EDGE_TOKENS // geometry.page)
         self.step = geometry.step
         self._lead = geometry.full[0] if geometry.full else -1
+        used = [tier for tier in TIERS if any(pool.total for pool in pools[tier])]
+        self._full_hits = [(tier, g, policies[tier][g].on_hit) for g in geometry.full for tier in used]
+        self._window_hits = [
+            (tier, g, policies[tier][g].on_hit, self.dead[tier][g].on_hit) for g in geometry.windows for tier in used
+        ]
         self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
+        self._buried: list[list[Run]] = [[] for _ in geometry.groups]
 
     # region: walking
 
@@ -149,6 +155,7 @@ class Index:
                 if run.kept:
                     run.kept += bytes(grown)
                 run.mask = (run.mask or b"\x01" * (node.pages - grown)) + bytes(grown)
+                run.solid = False
 
     def split(self, node: Node, pages: int) -> Node:
         """Cut a node in two; `node` keeps the tail, the answer is a new node above it with the first `pages` pages."""
@@ -267,6 +274,40 @@ class Index:
         self.version += 1
         if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
             del self.roots[parent.digests]
+
+    def bury(self, node: Node) -> None:
+        """`remove` for a leaf without host pages; `settle` gives back its pages and tells policies, many at once."""
+        parent = node.parent
+        assert parent is not None
+        for group, run in enumerate(node.runs):
+            if run is not None and run.device:
+                self._buried[group].append(run)
+        for group in self.geometry.full:
+            self._uncover(parent, group, DEVICE)
+        del parent.children[node.edge[: self.step]]
+        if parent.hot is node:
+            parent.hot = NOTHING
+        node.parent = None
+        if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
+            del self.roots[parent.digests]
+
+    def _inter(self) -> None:
+        for group, runs in enumerate(self._buried):
+            if not runs:
+                continue
+            self._buried[group] = []
+            ids: Ids = np.frombuffer(b"".join([run.device for run in runs]), dtype=np.int32)
+            full = self.geometry.groups[group].full
+            self.pools[DEVICE][group].uproot(ids if full else ids[ids >= 0])
+            self.version += 1
+            forget = [self.policies[DEVICE][group].on_remove]
+            if not full:
+                forget.append(self.dead[DEVICE][group].on_remove)
+            for run in runs:
+                segment = run.segments[DEVICE]
+                segment.pages = 0
+                for listener in forget:
+                    listener(segment)
 
     def _clear(self, node: Node, group: int, run: Run) -> None:
         for tier in TIERS:
@@ -430,7 +471,7 @@ class Index:
         for group in self.geometry.full:
             run = node.run(group)
             on_device = len(run.device) // 4
-            if on_device >= end:
+            if on_device >= end or run.segments[HOST].pages == node.pages:
                 continue
             if not run.host:
                 end = on_device
@@ -453,8 +494,8 @@ class Index:
         """Work out what a window's run says of its pages; one without any is a tombstone."""
         run = node.runs[group]
         assert run is not None
-        here = len(run.device) == 4 * node.pages and ABSENT not in run.device
-        if here:
+        run.solid = len(run.device) == 4 * node.pages and ABSENT not in run.device
+        if run.solid:
             run.mask, run.loads = None, False
             return
         on_device = run.ids(DEVICE, node.pages) >= 0
@@ -473,7 +514,8 @@ class Index:
     # region: what policies hear
 
     def _uncover(self, parent: Node, group: int, tier: int) -> None:
-        run = parent.run(group)
+        run = parent.runs[group]
+        assert run is not None
         run.below[tier] -= 1
         if not run.below[tier] and run.segments[tier].pages:
             self.exposed = True
@@ -491,6 +533,7 @@ class Index:
     def settle(self) -> None:
         """Tell policies what happened."""
         self.exposed = False
+        self._inter()
         if self._notices:
             notices, self._notices = self._notices, []
             for listener, segment in notices:
@@ -510,28 +553,20 @@ class Index:
         if node.parent is None:
             return
         node.last_used = self.now
-        for group in self.geometry.full:
+        for tier, group, hit in self._full_hits:
             run = node.runs[group]
-            assert run is not None
-            device, host = run.segments
-            if device.pages:
-                self.policies[DEVICE][group].on_hit(device)
-            if host.pages:
-                self.policies[HOST][group].on_hit(host)
-        for group in self.geometry.windows:
-            self._use_window(node, group, first[group])
-
-    def _use_window(self, node: Node | None, group: int, start: int) -> None:
-        kept = self.policies[DEVICE][group].on_hit
-        while node is not None and node.first + node.pages > start:
-            run = node.runs[group]
-            if run is not None:
-                device, host = run.segments
-                if device.pages:
-                    (kept if run.kept else self.dead[DEVICE][group].on_hit)(device)
-                if host.pages:
-                    (self.policies if run.kept else self.dead)[HOST][group].on_hit(host)
-            node = node.parent
+            if run is not None and (segment := run.segments[tier]).pages:
+                hit(segment)
+        for tier, group, hit, revive in self._window_hits:
+            start = first[group]
+            here: Node | None = node
+            at = node.first + node.pages
+            while at > start and here is not None:
+                run = here.runs[group]
+                if run is not None and (segment := run.segments[tier]).pages:
+                    (hit if run.kept else revive)(segment)
+                at = here.first
+                here = here.parent
 
     # endregion
 

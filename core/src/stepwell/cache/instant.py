@@ -12,7 +12,7 @@ from stepwell.cache.ledger import CacheStats
 from stepwell.cache.node import DEVICE
 from stepwell.cache.pool import NO_IDS, Pool
 from stepwell.cache.recency import Recency
-from stepwell.types import Full, GroupSpec
+from stepwell.types import Full, GroupSpec, Ids
 
 NAMESPACE = bytes(32)
 
@@ -46,10 +46,10 @@ class InstantCache:
         if not new:
             return hits
         if pool.free < new:
-            tail = np.frombuffer(node.lead[-4:], dtype=np.int32)
-            pool.acquire(tail)
+            own: Ids = np.frombuffer(node.lead, dtype=np.int32)
+            pool.acquire(own)
             self._evictor.evict(DEVICE, 0, new - pool.free)
-            pool.release(tail)
+            pool.release(own)
         end = at + min(new, pool.free) * step
         if node.parent is None:
             node = index.root(NAMESPACE)

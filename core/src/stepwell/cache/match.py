@@ -100,26 +100,27 @@ def _leads(node: Node, group: int) -> list[bytes]:
 
 def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
     """Device ids of pages [start, length) of a window group; None where one is absent."""
+    while node.first >= length > start and node.parent is not None:
+        node = node.parent
     parts: list[bytes] = []
+    append = parts.append
+    solid = True
+    low = end = node.first + node.pages
     here: Node | None = node
-    end = length
-    while end > start and here is not None:
+    while low > start and here is not None:
+        run = here.runs[group]
+        if run is None:
+            return None
+        append(run.device)
+        solid = solid and run.solid
         low = here.first
-        if low < end:
-            run = here.runs[group]
-            if run is None or run.loads or not run.device:
-                return None
-            if low < start or run.mask is not None or end - low < here.pages:
-                ids = run.device[4 * max(start - low, 0) : 4 * (end - low)]
-                if run.mask is not None and ABSENT in ids:
-                    return None
-                parts.append(ids)
-            else:
-                parts.append(run.device)
-            end = low
         here = here.parent
     parts.reverse()
-    return b"".join(parts)
+    ids = b"".join(parts)
+    if not solid and len(ids) < 4 * (end - low):
+        return None
+    ids = ids[4 * (start - low) : 4 * (length - low)]
+    return ids if solid or ABSENT not in ids else None
 
 
 def _anywhere(geometry: Geometry, node: Node, length: int, load: bool) -> Found:

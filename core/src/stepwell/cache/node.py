@@ -63,7 +63,7 @@ class Seg(Segment):
 class Run:
     """The pages of one node and one group. Ids are immutable bytes, so that no array keeps a larger one alive."""
 
-    __slots__ = ("below", "device", "host", "kept", "loads", "mask", "segments")
+    __slots__ = ("below", "device", "host", "kept", "loads", "mask", "segments", "solid")
 
     def __init__(self, node: Node, group: int) -> None:
         self.device = b""
@@ -74,6 +74,8 @@ class Run:
         """Windows only: a byte a page, whether it is on any tier; None where all are."""
         self.loads = False
         """Windows only: whether pages are on host that are not on device."""
+        self.solid = False
+        """Windows only: whether all pages are on device."""
         self.kept = b""
         """Windows only: a byte a page, whether retention asked for it; empty where none."""
         self.below = [0, 0]

@@ -202,6 +202,13 @@ class Pool:
 
     # endregion
 
+    def idle(self, page: bytes) -> bool:
+        """Whether the tree alone holds a page, given as four bytes, and no step in flight uses it."""
+        number = int.from_bytes(page, "little")
+        return self._refs[number] == 1 and bool(
+            self.launched <= self.completed or self._released[number] <= self.completed
+        )
+
     def loose(self, ids: Ids) -> int:
         """How many of the last of `ids` the tree alone holds and no step in flight uses."""
         if len(ids) <= SHORT and self.launched <= self.completed:
