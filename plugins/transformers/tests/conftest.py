@@ -1,94 +1,273 @@
-"""Small random models in folders, and their own `generate` as ground truth."""
+"""Small models with random weights, a planner made by hand, and the ground truth beside them."""
 
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
-VOCAB = 320
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 2048,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.3,
+from stepwell import PageCopy, Row, Sampling, SlotOpen, StepPlan, StepResult, TableEdit
+from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.runner import TransformersRunner
+
+VOCAB = 300
+TIE = 1e-4
+SMALL = dict(
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=96,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    initializer_range=0.15,
+    bos_token_id=1,
+    eos_token_id=None,
+    pad_token_id=0,
+)
+KINDS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**SMALL, num_hidden_layers=2),
+    "qwen2": lambda: Qwen2Config(**SMALL, num_hidden_layers=2),
+    "qwen3": lambda: Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=32),
+    "mistral": lambda: MistralConfig(**SMALL, num_hidden_layers=2, sliding_window=None),
 }
-CONFIGS = {
-    "llama": lambda: LlamaConfig(**SIZES),
-    "qwen3": lambda: Qwen3Config(**SIZES),
-    "mistral": lambda: MistralConfig(**SIZES, sliding_window=None),
-}
 
 
-def make_model(folder: Path, kind: str, seed: int = 0) -> Path:
-    """A random model with a byte-level tokenizer."""
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind]())
-    model.generation_config.eos_token_id = 2
-    model.save_pretrained(folder)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{letter: at for at, letter in enumerate(letters, 3)}}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    fast.save_pretrained(folder)
-    return folder
+@dataclass(frozen=True)
+class Place:
+    """A Context."""
+
+    state_dir: Path
+    device: str = "cpu"
+    rank: int = 0
+    world: int = 1
+    clock: Callable[[], float] = time.monotonic
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.transformers"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small models are faster so, and do not crowd a small machine."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def models_dir(tmp_path_factory):
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a small model with random weights."""
     root = tmp_path_factory.mktemp("models")
-    return {kind: make_model(root / kind, kind) for kind in CONFIGS}
+
+    def make(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            torch.manual_seed(7)
+            model = AutoModelForCausalLM.from_config(KINDS[kind](), dtype=torch.float32)
+            with torch.no_grad():
+                for name, weight in model.named_parameters():
+                    if weight.dim() == 1 and "norm" in name:
+                        weight.uniform_(0.5, 1.5)
+            model.save_pretrained(folder)
+        return folder
+
+    return make
 
 
+@dataclass(frozen=True)
 class Truth:
-    """Greedy answers of transformers' own generate, remembered."""
+    """What transformers' generate says, and how far its best logit was ahead each time."""
 
-    def __init__(self, folder):
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self.known = {}
+    tokens: tuple[int, ...]
+    leads: tuple[float, ...]
 
-    def answer(self, prompt, count):
-        key = (tuple(prompt), count)
-        if key not in self.known:
-            with torch.inference_mode():
-                out = self.model.generate(
-                    torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
-                )
-            self.known[key] = out[0, len(prompt) :].tolist()
-        return self.known[key]
-
-    def same(self, prompt, got, count):
-        """Equal, or the first difference is where the two best logits are a tie within 1e-4."""
-        want = self.answer(prompt, count)
-        if list(got) == want:
-            return True
-        at = next(i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b)
-        with torch.inference_mode():
-            logits = self.model(torch.tensor([[*prompt, *want[:at]]])).logits[0, -1]
-        best = logits.topk(2).values
-        return bool(best[0] - best[1] <= 1e-4)
+    def check(self, got: Sequence[int]) -> None:
+        """Equal, up to the first place at which the two best logits are as good as equal."""
+        assert len(got) == len(self.tokens)
+        for at, (mine, theirs) in enumerate(zip(got, self.tokens, strict=True)):
+            if mine != theirs:
+                assert self.leads[at] <= TIE, f"token {at}: {mine}, not {theirs}, which led by {self.leads[at]}"
+                return
 
 
 @pytest.fixture(scope="session")
-def truths(models_dir):
-    return {kind: Truth(folder) for kind, folder in models_dir.items()}
+def truth() -> Callable[[Path, Sequence[int], int], Truth]:
+    models: dict[Path, torch.nn.Module] = {}
+    known: dict[tuple[Path, tuple[int, ...], int], Truth] = {}
+
+    def say(folder: Path, prompt: Sequence[int], count: int) -> Truth:
+        key = (folder, tuple(prompt), count)
+        if key not in known:
+            if folder not in models:
+                models[folder] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+            ids = torch.tensor([list(prompt)])
+            out = models[folder].generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=count,
+                eos_token_id=None,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            best = torch.stack(out.logits)[:, 0].topk(2, dim=-1).values
+            leads = tuple((best[:, 0] - best[:, 1]).tolist())
+            known[key] = Truth(tuple(out.sequences[0, len(prompt) :].tolist()), leads)
+        return known[key]
+
+    return say
+
+
+class Arena:
+    """Host memory for one group; an ArenaView."""
+
+    fd = -1
+
+    def __init__(self, slots: int, payload: int) -> None:
+        self.stride = -(-(payload + 64) // 512) * 512
+        self._payload = payload
+        self._map = mmap.mmap(-1, slots * self.stride)
+        self.memory = memoryview(self._map)
+        self.address = int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        self.nbytes = len(self.memory)
+
+    def slots(self, group: int) -> tuple[int, int, int]:
+        assert group == 0
+        return 0, self.stride, self._payload
+
+
+class Driver:
+    """Plans steps by hand, two in flight, over page ids in random order."""
+
+    def __init__(self, runner: TransformersRunner, page_size: int, pages: int = 0, host: int = 0) -> None:
+        self.runner, self.page_size = runner, page_size
+        pages = pages or 1024 // page_size + 32
+        self.free = np.random.default_rng(3).permutation(pages).astype(np.int32).tolist()
+        self._news = threading.Event()
+        self._number = 0
+        runner.open(page_size, {"full": pages}, 64, self._news.set)
+        self.arena = Arena(host, runner.groups[0].token_bytes * page_size) if host else None
+        if self.arena is not None:
+            runner.pin(self.arena)
+
+    def pages(self, tokens: int) -> np.ndarray:
+        """New pages for so many tokens."""
+        return np.array([self.free.pop() for _ in range(-(-tokens // self.page_size))], np.int32)
+
+    def launch(self, **plan: object):
+        self._number += 1
+        return self.runner.launch(StepPlan(self._number, **plan))
+
+    def wait(self, step, *, error: bool = False) -> StepResult:
+        deadline = time.monotonic() + 60
+        while (result := step.poll()) is None:
+            assert time.monotonic() < deadline, "the step does not end"
+            self._news.wait(1)
+            self._news.clear()
+        assert (result.error is not None) == error, result.error
+        return result
+
+    def step(self, *, error: bool = False, **plan: object) -> StepResult:
+        return self.wait(self.launch(**plan), error=error)
+
+    def serve(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new: int,
+        chunk: int = 512,
+        budget: int = 512,
+        sampling: Sampling | Sequence[Sampling] = Sampling(),  # noqa: B008 - frozen
+        stagger: int = 0,
+    ) -> list[list[int]]:
+        """Answer prompts together: chunks of prompts beside decodes; prompt number n joins at step n * stagger."""
+        jobs = [_Job(i, list(prompt), new) for i, prompt in enumerate(prompts)]
+        kinds = [sampling] * len(jobs) if isinstance(sampling, Sampling) else list(sampling)
+        flights: list[tuple[object, list[_Job]]] = []
+        turn = 0
+        while any(job.planned < job.total for job in jobs) or flights:
+            rows, opens, tables, riders, left = [], [], [], [], budget
+            for job in jobs:
+                if job.planned >= job.total or turn < job.slot * stagger:
+                    continue
+                count = min(chunk, len(job.prompt) - job.planned, left)
+                if job.planned == 0 and count > 0:
+                    prompt = np.array(job.prompt, np.int32).tobytes()
+                    opens.append(SlotOpen(job.slot, kinds[job.slot], prompt, 0))
+                    job.pages = self.pages(job.total)
+                    tables.append(TableEdit(job.slot, 0, 0, job.pages))
+                if job.planned >= len(job.prompt):
+                    rows.append(Row(job.slot, job.planned, 1, None, True))
+                    job.planned += 1
+                    riders.append(job)
+                elif count > 0:
+                    part = np.array(job.prompt[job.planned : job.planned + count], np.int32).tobytes()
+                    left -= count
+                    start, job.planned = job.planned, job.planned + count
+                    rows.append(Row(job.slot, start, count, part, job.planned == len(job.prompt)))
+                    riders.append(job)
+            turn += 1
+            if rows:
+                plan = dict(rows=tuple(rows), opens=tuple(opens), tables=tuple(tables))
+                flights.append((self.launch(**plan), riders))
+            if len(flights) == self.runner.depth or not any(job.planned < job.total for job in jobs):
+                step, seats = flights.pop(0)
+                for job, tokens in zip(seats, self.wait(step).tokens, strict=True):
+                    job.answer += tokens
+        self.step(closes=tuple(job.slot for job in jobs))
+        for job in jobs:
+            self.free += job.pages.tolist()
+        return [job.answer for job in jobs]
+
+
+class _Job:
+    def __init__(self, slot: int, prompt: list[int], new: int) -> None:
+        self.slot, self.prompt = slot, prompt
+        self.total = len(prompt) + new - 1
+        """Tokens that are computed: the last one sampled is not."""
+        self.planned = 0
+        self.answer: list[int] = []
+        self.pages = np.empty(0, np.int32)
 
 
 @pytest.fixture
-def new_model():
-    return make_model
+def drive(place: Place) -> Iterator[Callable[..., Driver]]:
+    """A runner on a small model, with its driver; closed afterwards."""
+    runners: list[TransformersRunner] = []
+
+    def make(folder: Path, page_size: int = 16, host: int = 0, pages: int = 0, **settings: object) -> Driver:
+        settings = {"model": str(folder), "dtype": "float32", "device": "cpu", **settings}
+        runners.append(TransformersRunner(TransformersConfig(**settings), place))
+        return Driver(runners[-1], page_size, pages, host)
+
+    yield make
+    for runner in runners:
+        runner.close()
 
 
-@pytest.fixture
-def truth_of():
-    return Truth
+def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
+    """Random prompts of these lengths."""
+    random = np.random.default_rng(seed)
+    return [random.integers(2, VOCAB, length).tolist() for length in lengths]
+
+
+@pytest.fixture(scope="session")
+def make_prompts() -> Callable[..., list[list[int]]]:
+    return prompts
+
+
+@pytest.fixture(scope="session")
+def page_copy() -> Callable[..., PageCopy]:
+    def make(number: int, device: Sequence[int], host: Sequence[int]) -> PageCopy:
+        return PageCopy(number, 0, np.array(device, np.int32), np.array(host, np.int32))
+
+    return make

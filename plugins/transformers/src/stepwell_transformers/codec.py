@@ -52,8 +52,8 @@ class TransformersCodec(Codec):
         """`special`: with those that the model expects at its start; a chat template writes them itself."""
         try:
             ids = self._tokenizer.encode(text, add_special_tokens=special).ids
-        except UnicodeEncodeError as error:  # a lone surrogate, which JSON can carry
-            raise ValueError(f"the text is no valid Unicode: {error.reason}") from error
+        except (TypeError, UnicodeEncodeError) as error:  # a lone surrogate, which JSON can carry
+            raise ValueError("the text is no valid Unicode") from error
         return np.asarray(ids, dtype="<i4").tobytes()
 
 

@@ -37,9 +37,14 @@ def locate(model: str, revision: str | None, cache: Path, report: Report = silen
         return _from_hub(model, revision, report)
     except _NotThere as why:
         raise ConfigError(
-            f"runner.model: {model!r} is no folder, no GGUF file, no alias ({', '.join(ALIASES)}), "
+            f"runner.model: {model!r} is no folder, no GGUF file, no alias ({', '.join(ALIASES)}){_near(model)}, "
             f"and the hub does not give it: {why}"
         ) from None
+
+
+def _near(model: str) -> str:
+    near = get_close_matches(model, ALIASES, n=1)
+    return f" - did you mean {near[0]}? -" if near else ""
 
 
 def _alias(model: str, cache: Path, report: Report) -> Path:
@@ -74,9 +79,8 @@ def _whole(folder: Path) -> Path:
 
 
 def _from_hub(model: str, revision: str | None, report: Report) -> Path:
-    from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     try:
@@ -93,7 +97,7 @@ def _from_hub(model: str, revision: str | None, report: Report) -> Path:
         HfApi().model_info(model, revision=revision, timeout=HUB_TIMEOUT_S)
         report(f"downloading {model} from the hub")
         found = Path(snapshot_download(model, revision=revision, allow_patterns=NEEDED, etag_timeout=HUB_TIMEOUT_S))
-    except (HfHubHTTPError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except Exception as error:  # which library it asks with, and so what that raises, changes with the hub's releases
         raise _NotThere(_first_line(error)) from error
     missing = lacking(found)
     if missing:

@@ -77,7 +77,7 @@ class PagedModel:
         """Raises ConfigError for a model that cannot be loaded, or has a part that is not run."""
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # that library raises whatever its parts raise
             raise ConfigError(f"runner.model: the config in {folder} cannot be read ({_line(error)})") from error
         refuse(config, name)
         self.model: Any = _load(folder, dtype, device)
@@ -125,7 +125,7 @@ def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
                 use_safetensors=True,
                 trust_remote_code=False,
             )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except Exception as error:  # that library raises whatever its parts raise
             raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({_line(error)})") from error
     return model.eval()
 

@@ -121,7 +121,7 @@ def cut(found: torch.Tensor, settings: Sequence[Sampling], probs: torch.Tensor) 
     Answers, too, for which rows nothing beyond `found` could have been kept.
     """
     size, vocab = found.shape[1], probs.shape[1]
-    top_k = _column([s.top_k or vocab for s in settings], found)
+    top_k = _column([min(s.top_k or vocab, vocab) for s in settings], found)
     top_p, min_p = _column([s.top_p for s in settings], found), _column([s.min_p for s in settings], found)
     kept = found.double() * (torch.arange(size, device=found.device)[None, :] < top_k)
     total = torch.where(top_k < vocab, kept.sum(-1, keepdim=True), probs.double().sum(-1, keepdim=True))
@@ -129,7 +129,8 @@ def cut(found: torch.Tensor, settings: Sequence[Sampling], probs: torch.Tensor) 
     keep = ((before < top_p * total) | (top_p >= 1)) & (found >= min_p * found[:, :1])
     keep[:, 0] = True
     kept = kept * keep
-    enough = (kept[:, -1] == 0) | (top_k[:, 0] <= size) | (size == vocab)
+    off = top_k[:, 0] >= vocab
+    enough = (off & (kept[:, -1] == 0)) | (top_k[:, 0] <= size)
     return kept, enough.tolist()
 
 
