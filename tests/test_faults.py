@@ -352,6 +352,7 @@ def test_storage_that_misbehaves_costs_hits_and_never_an_answer(
         *(f"storage.{one}" for one in faults),
         "tiers.timeout_s=0.6",
         "tiers.breaker_s=0.2",
+        "engine.drain_s=2",
         "prefetch.base_s=0.2",
         "prefetch.per_ki_token_s=0",
     )

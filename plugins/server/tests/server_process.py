@@ -43,7 +43,8 @@ def environment(folder: Path, plugins: str = "stepwell-server") -> dict[str, str
 
 def refused(folder: Path, *sets: str, plugins: str = "stepwell-server") -> tuple[int, str]:
     """Exit status and words of a server that must not start."""
-    done = subprocess.run(command(*sets), env=environment(folder, plugins), capture_output=True, text=True, timeout=START_S)
+    env = environment(folder, plugins)
+    done = subprocess.run(command(*sets), env=env, capture_output=True, text=True, timeout=START_S)
     return done.returncode, done.stderr
 
 
