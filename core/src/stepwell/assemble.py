@@ -26,6 +26,7 @@ from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache, CacheShape
 from stepwell.config import Chosen, Config
 from stepwell.engine.brain import Brain, BrainSettings
+from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.messages import Hello
 from stepwell.engine.parts import Parts
@@ -68,6 +69,7 @@ class Assembly:
         self.resolved = resolve(config, registry)
         config.finish(registry)
         self._log = logging.getLogger("stepwell.assemble")
+        self._faults = Faults()
 
     def codec(self) -> Codec:
         """The tokenizer of the runner that was chosen: all that a front end needs of a model."""
@@ -129,10 +131,11 @@ class Assembly:
 
     def _cache(self, pools: Pools, groups: tuple[GroupSpec, ...], *, events: bool) -> Cache:
         def evict(tier: Tier, group: GroupSpec) -> EvictionPolicy:
-            return self._make("evict", EvictionPolicy)
+            return SafeEviction(self._make("evict", EvictionPolicy), self._faults)
 
         shape = CacheShape(groups, self.resolved.cache.page_size, pools.device, pools.host)
-        write, retain = self._make("write", WritePolicy), self._make("retain", RetentionPolicy)
+        write = SafeWrite(self._make("write", WritePolicy), self._faults)
+        retain = SafeRetention(self._make("retain", RetentionPolicy), self._faults)
         storage = "storage" in self.resolved.chosen
         try:
             return Cache(shape, evict=evict, write=write, retain=retain, storage=storage, events=events)
@@ -158,7 +161,9 @@ class Assembly:
             save_pages_per_step=self.resolved.cache.save_pages_per_step,
         )
         policy = self._make("schedule", SchedulePolicy)
-        return Brain(model=runner.model, cache=cache, policy=policy, prefetch=prefetch, settings=settings)
+        brain = Brain(model=runner.model, cache=cache, policy=policy, prefetch=prefetch, settings=settings)
+        self._faults.also = brain.counters.fault
+        return brain
 
     def _limits(self) -> IoLimits:
         tiers = self.resolved.tiers

@@ -1,0 +1,143 @@
+"""Policies held to their contracts: what one does wrong costs hits, never an answer and never the engine.
+
+A wrapper passes calls on. Where the policy raises, or answers what cannot be used, a safe answer is given in its place,
+and that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from stepwell.abc.evict import EvictionPolicy, Segment
+from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
+
+DIFFERENT = 20
+"""So many different faults are said; all are counted."""
+STRANGERS = 100
+"""A policy that proposes more than this that is no candidate is not read on."""
+
+
+class Faults:
+    """Takes what policies did wrong: `also` counts it, the log says each thing once."""
+
+    def __init__(self) -> None:
+        self.also: Callable[[str], None] | None = None
+        self._log = logging.getLogger("stepwell.policies")
+        self._said: set[str] = set()
+
+    def __call__(self, what: str) -> None:
+        if self.also is not None:
+            self.also(what)
+        if what not in self._said and len(self._said) < DIFFERENT:
+            self._said.add(what)
+            self._log.warning("%s; this is said once, and counted", what)
+
+
+class SafeWrite(WritePolicy):
+    """A decision that is none is LATER; a reserve that is no share is none."""
+
+    def __init__(self, inner: WritePolicy, fault: Callable[[str], None]) -> None:
+        self._inner, self._fault = inner, fault
+        share: object = inner.reserve
+        good = isinstance(share, int | float) and 0 <= share <= 1
+        self.reserve = inner.reserve if good else 0.0
+        if not good:
+            fault(f"the write policy's reserve is {share!r}, which is no share from 0 to 1")
+
+    def decide(self, edge: Edge, cause: Cause, uses: int) -> Decision:
+        try:
+            decision = self._inner.decide(edge, cause, uses)
+        except Exception as error:
+            self._fault(f"the write policy raised {error!r}")
+            return Decision.LATER
+        if type(decision) is not Decision:
+            self._fault(f"the write policy decided {decision!r}")
+            return Decision.LATER
+        return decision
+
+
+class SafeRetention(RetentionPolicy):
+    """Lengths that are none are left out."""
+
+    def __init__(self, inner: RetentionPolicy, fault: Callable[[str], None]) -> None:
+        self._inner, self._fault = inner, fault
+
+    def keep(self, length: int, page: int, branches: Sequence[int]) -> Sequence[int]:
+        try:
+            asked = list(self._inner.keep(length, page, branches))
+        except Exception as error:
+            self._fault(f"the retention policy raised {error!r}")
+            return ()
+        kept = [one for one in asked if isinstance(one, int) and 0 <= one <= length]
+        if len(kept) < len(asked):
+            self._fault("the retention policy asked for lengths that are not on the path")
+        return kept
+
+
+class SafeEviction(EvictionPolicy):
+    """Proposes what the policy proposes, each candidate once, and those that it keeps back after all others."""
+
+    def __init__(self, inner: EvictionPolicy, fault: Callable[[str], None]) -> None:
+        self._inner, self._fault = inner, fault
+        self._known: dict[Segment, None] = {}
+
+    def on_insert(self, segment: Segment) -> None:
+        self._known[segment] = None
+        self._told(self._inner.on_insert, segment)
+
+    def on_hit(self, segment: Segment) -> None:
+        self._known[segment] = None
+        self._told(self._inner.on_hit, segment)
+
+    def on_remove(self, segment: Segment) -> None:
+        self._known.pop(segment, None)
+        self._told(self._inner.on_remove, segment)
+
+    def on_expose(self, segment: Segment) -> None:
+        self._known[segment] = None
+        self._told(self._inner.on_expose, segment)
+
+    def on_split(self, upper: Segment, lower: Segment) -> None:
+        try:
+            self._inner.on_split(upper, lower)
+        except Exception as error:
+            self._fault(f"the eviction policy raised {error!r}")
+
+    def victims(self, pages: int) -> Iterable[Segment]:
+        left = pages
+        seen: set[Segment] = set()
+        for segment in self._proposed(pages):
+            if segment in seen:
+                self._fault("the eviction policy proposed a segment twice")
+                break
+            seen.add(segment)
+            left -= segment.pages
+            yield segment
+        if left <= 0:
+            return
+        kept_back = [segment for segment in self._known if segment not in seen]
+        if kept_back:
+            self._fault("the eviction policy kept candidates back")
+            yield from kept_back
+
+    def _proposed(self, pages: int) -> Iterator[Segment]:
+        strangers = 0
+        try:
+            for segment in self._inner.victims(pages):
+                if segment in self._known:
+                    yield segment
+                    continue
+                self._fault("the eviction policy proposed what is no candidate")
+                strangers += 1
+                if strangers > STRANGERS:
+                    return
+        except Exception as error:
+            self._fault(f"the eviction policy raised {error!r}")
+
+    def _told(self, tell: Callable[[Segment], None], segment: Segment) -> None:
+        try:
+            tell(segment)
+        except Exception as error:
+            self._fault(f"the eviction policy raised {error!r}")
