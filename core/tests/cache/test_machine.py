@@ -72,7 +72,7 @@ class Run:
 class World:
     """A cache, and a model of what every page holds."""
 
-    def __init__(self, needs: Sequence[Any], page: int, device: int, host: int, writer: Any) -> None:
+    def __init__(self, needs: Sequence[Any], page: int, device: int, host: int, writer: Any, events: bool) -> None:
         self.page = page
         self.specs = tuple(GroupSpec(f"g{i}", need, 8, (i,)) for i, need in enumerate(needs))
         groups = len(needs)
@@ -82,7 +82,7 @@ class World:
             write=writer(),
             retain=Tail(),
             storage=host > 0,
-            events=True,
+            events=events,
         )
         self.runs: list[Run] = []
         self.prompts: list[tuple[bytes, bytes]] = []
@@ -470,9 +470,10 @@ class Machine(RuleBasedStateMachine):
         device=st.integers(12, 40),
         host=st.sampled_from((0, 6, 20, 60)),
         writer=st.sampled_from(WRITERS),
+        events=st.booleans(),
     )
-    def start(self, needs: Any, page: int, device: int, host: int, writer: Any) -> None:
-        self.world = World(needs, page, device, host, writer)
+    def start(self, needs: Any, page: int, device: int, host: int, writer: Any, events: bool) -> None:
+        self.world = World(needs, page, device, host, writer, events)
 
     @rule(data=st.data(), name=st.sampled_from(sorted({*OFTEN, *SELDOM})))
     def step(self, data: Any, name: str) -> None:
@@ -495,7 +496,7 @@ def test_long_walks(seed: int) -> None:
     draw = FromSeed(seed)
     writer = WRITERS[seed // len(NEEDS) % len(WRITERS)]
     needs = NEEDS[seed % len(NEEDS)]
-    world = World(needs, draw.pick((1, 2, 3)), draw.number(16, 60), draw.pick((6, 20, 60)), writer)
+    world = World(needs, draw.pick((1, 2, 3)), draw.number(16, 60), draw.pick((0, 6, 20, 60)), writer, seed % 4 == 0)
     for _ in range(300):
         getattr(world, draw.pick(OFTEN if draw.number(0, 2) else SELDOM))(draw)
         world.sound()

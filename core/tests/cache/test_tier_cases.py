@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from stepwell.abc.sink import PagesStored
 from stepwell.builtin.writers import SelectiveConfig, WriteBack, WriteBackConfig, WriteThroughSelective
 from stepwell.cache.audit import nodes
 from stepwell.types import DONE, MISSING, Failed, Full, Tier, Window
@@ -342,19 +343,22 @@ def test_a_device_page_leaves_with_what_lies_behind_it(desk):
 
 
 def test_events_tell_what_is_where(desk):
-    d = desk(host=64)
+    d = desk(host=64, storage={})
     d.cache._index.watch = d.cache._watch.record
     d.serve(range(32), chunk=8)
+    d.serve([*range(16), *range(70, 86)], chunk=8)
     d.save()
+    d.store()
     d.evict()
     d.evict(Tier.HOST)
-    here = {Tier.DEVICE: set(), Tier.HOST: set()}
+    here = {tier: set() for tier in Tier}
     seen = 0
     for event in d.cache.drain_events():
-        if hasattr(event, "parent"):
+        if isinstance(event, PagesStored):
             seen += len(event.keys)
-            assert event.parent is None or event.parent in here[Tier.DEVICE]
+            assert event.parent is None or event.parent in here[event.tier]
             here[event.tier] |= {*event.keys}
         else:
             here[event.tier] -= {*event.keys}
-    assert seen == 16 and here == {Tier.DEVICE: set(), Tier.HOST: set()}
+    assert seen == 3 * 12
+    assert here == {Tier.DEVICE: set(), Tier.HOST: set(), Tier.STORAGE: {*d.storage}}

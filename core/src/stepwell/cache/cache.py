@@ -346,7 +346,10 @@ class Cache:
 
     def stored(self, op: StoreOp, results: Sequence[PageResult]) -> None:
         """A store ended; one result a page."""
-        self._tiering.stored(op, results)
+        there = self._tiering.stored(op, results)
+        if self._index.watch is not None:
+            for before, keys in there:
+                self._watch.stored(op.group, before, keys)
 
     def plan_fetch(self, namespace: bytes, tokens: bytes, digests: bytes = b"") -> FetchPlan | None:
         """What storage could add for a prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""

@@ -14,7 +14,8 @@ import numpy as np
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.cache.index import Index, Places
 from stepwell.cache.ledger import CacheStats
-from stepwell.cache.node import DEVICE, HOST, TIERS, Node, Seg
+from stepwell.cache.node import DEVICE, HOST, TIERS, Node, Run, Seg
+from stepwell.cache.pool import Pool
 from stepwell.types import Ids
 
 AT_ONCE = 64
@@ -106,7 +107,8 @@ class Evictor:
         policy = index.policies[tier][group]
         pool = index.pools[tier][group]
         freed, ask, passed = 0, pages, 0
-        simple = tier == DEVICE and index.watch is None and not self._tiers and not pool.busy.any()
+        quick = tier == DEVICE and index.watch is None
+        calm = not pool.busy.any()
         while freed < pages and passed < PASSED:
             offered, moved = 0, False
             for segment in cast("Iterable[Seg]", policy.victims(ask)):
@@ -118,14 +120,19 @@ class Evictor:
                     index.withdraw(segment, tier, group)
                     moved = True
                     continue
-                # Leases hold pages from the root on, so where no copy holds any, the first page answers for all.
-                if simple and not node.children and segment.pages <= pages - freed and pool.idle(run.device[:4]):
-                    freed += segment.pages
-                    index.bury(node)
-                    moved = True
-                    if freed >= pages or index.exposed:
-                        break
-                    continue
+                if quick and segment.pages <= pages - freed and self._whole(pool, run, calm):
+                    went = self._leaf(node, group, run, dirty)
+                    if went is None:
+                        passed += 1
+                        if passed == PASSED:
+                            break
+                        continue
+                    freed += went
+                    if went:
+                        moved = True
+                        if freed >= pages or index.exposed:
+                            break
+                        continue
                 places, ids = self._tail(tier, node, group, pages - freed)
                 loose = pool.loose(ids)
                 unsaved = loose > 0 and self._unsaved(tier, node, group, int(places[-1]))
@@ -154,6 +161,35 @@ class Evictor:
                     break
                 ask = 2 * offered
         return freed
+
+    @staticmethod
+    def _whole(pool: Pool, run: Run, calm: bool) -> bool:
+        """Whether all pages of a run can go from device. `calm`: no save is in flight.
+
+        Leases hold pages from the root on, so unless copies hold some, the first page answers for all.
+        """
+        device = run.device
+        if not pool.idle(device[:4]):
+            return False
+        return calm or pool.loose(np.frombuffer(device, dtype=np.int32)) == len(device) // 4
+
+    def _leaf(self, node: Node, group: int, run: Run, dirty: bool) -> int | None:
+        """Let all device pages of a node without children on device go; answers how many, None: not before all others.
+
+        0: not here, for there is more to it.
+        """
+        pages = run.segments[DEVICE].pages
+        if run.segments[HOST].pages == node.pages:
+            self._index.lift(node, group)
+            return pages
+        if node.children or (self._tiers and any(each is not None and each.host for each in node.runs)):
+            return 0
+        if self._tiers and self._unsaved(DEVICE, node, group, node.pages - 1):
+            if not dirty:
+                return None
+            self._stats.dropped_dirty += pages
+        self._index.bury(node)
+        return pages
 
     def _tail(self, tier: int, node: Node, group: int, pages: int) -> tuple[Places, Ids]:
         """The last pages of a node that are in a tier, at most `pages`."""

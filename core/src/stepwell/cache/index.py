@@ -59,7 +59,8 @@ class Index:
             (tier, g, policies[tier][g].on_hit, self.dead[tier][g].on_hit) for g in geometry.windows for tier in used
         ]
         self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
-        self._buried: list[list[Run]] = [[] for _ in geometry.groups]
+        self._leaving: list[list[tuple[Seg, bytes]]] = [[] for _ in geometry.groups]
+        """Device pages that go at the next `settle`, many at once."""
 
     # region: walking
 
@@ -281,9 +282,7 @@ class Index:
         assert parent is not None
         for group, run in enumerate(node.runs):
             if run is not None and run.device:
-                self._buried[group].append(run)
-        for group in self.geometry.full:
-            self._uncover(parent, group, DEVICE)
+                self._leave(node, group, run)
         del parent.children[node.edge[: self.step]]
         if parent.hot is node:
             parent.hot = NOTHING
@@ -291,21 +290,35 @@ class Index:
         if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
             del self.roots[parent.digests]
 
-    def _inter(self) -> None:
-        for group, runs in enumerate(self._buried):
-            if not runs:
+    def lift(self, node: Node, group: int) -> None:
+        """All pages that a node has of a full group on device go; host has them. They are given back by `settle`."""
+        run = node.runs[group]
+        assert run is not None
+        self._leave(node, group, run)
+        run.device = b""
+        if group == self._lead:
+            node.lead = b""
+
+    def _leave(self, node: Node, group: int, run: Run) -> None:
+        segment = run.segments[DEVICE]
+        self._leaving[group].append((segment, run.device))
+        segment.pages = 0
+        if self.geometry.groups[group].full and node.parent is not None:
+            self._uncover(node.parent, group, DEVICE)
+
+    def _give_back(self) -> None:
+        for group, leaving in enumerate(self._leaving):
+            if not leaving:
                 continue
-            self._buried[group] = []
-            ids: Ids = np.frombuffer(b"".join([run.device for run in runs]), dtype=np.int32)
+            self._leaving[group] = []
+            ids: Ids = np.frombuffer(b"".join([device for _, device in leaving]), dtype=np.int32)
             full = self.geometry.groups[group].full
             self.pools[DEVICE][group].uproot(ids if full else ids[ids >= 0])
             self.version += 1
             forget = [self.policies[DEVICE][group].on_remove]
             if not full:
                 forget.append(self.dead[DEVICE][group].on_remove)
-            for run in runs:
-                segment = run.segments[DEVICE]
-                segment.pages = 0
+            for segment, _ in leaving:
                 for listener in forget:
                     listener(segment)
 
@@ -533,7 +546,7 @@ class Index:
     def settle(self) -> None:
         """Tell policies what happened."""
         self.exposed = False
-        self._inter()
+        self._give_back()
         if self._notices:
             notices, self._notices = self._notices, []
             for listener, segment in notices:
@@ -569,6 +582,13 @@ class Index:
                 here = here.parent
 
     # endregion
+
+    def digest_before(self, node: Node, page: int) -> bytes:
+        """The digest of what a node's page continues; of the first page of a prompt, the namespace."""
+        if page:
+            return self.digests(node)[DIGEST_BYTES * (page - 1) : DIGEST_BYTES * page]
+        assert node.parent is not None
+        return self.digests(node.parent)[-DIGEST_BYTES:]
 
     def digests(self, node: Node) -> bytes:
         """The digests of a node's pages."""

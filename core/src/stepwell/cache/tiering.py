@@ -34,6 +34,8 @@ class Piece:
     first: int
     upper: Ids
     lower: Ids
+    before: bytes = b""
+    """Digest of the page before the first, where events need it."""
 
 
 def spans(node: Node, first: int, pages: int) -> list[tuple[Node | None, int, int]]:
@@ -424,7 +426,9 @@ class Tiering:
                     pool.busy[host] = True
                     digests = index.digests(node)
                     for low, high in runs_of(places):
-                        moves[group].append(Piece(node, node.first + int(places[low]), host[low:high], NO_IDS))
+                        page = int(places[low])
+                        before = index.digest_before(node, page)
+                        moves[group].append(Piece(node, node.first + page, host[low:high], NO_IDS, before))
                     picked = b"".join([digests[32 * at : 32 * at + 32] for at in places.tolist()])
                     keys[group].extend(page_keys(picked, spec.spec))
                     limit -= len(places)
@@ -440,8 +444,9 @@ class Tiering:
                 ops.append(op)
         return ops
 
-    def stored(self, op: StoreOp, results: Sequence[PageResult]) -> None:
-        self._storing.pop(op.id)
+    def stored(self, op: StoreOp, results: Sequence[PageResult]) -> list[tuple[PageKey | None, tuple[PageKey, ...]]]:
+        """A store ended. Answers what storage has now: the key before, and the keys, of each stretch of pages."""
+        group, pieces = self._storing.pop(op.id)
         pool = self._index.pools[HOST][op.group]
         done = np.zeros(len(op.host), dtype=np.bool_)
         done[: len(results)] = [isinstance(result, Done) for result in results][: len(done)]
@@ -450,6 +455,15 @@ class Tiering:
         pool.busy[op.host] = False
         pool.stored[op.host[done]] = True
         pool.release(op.host, used=False)
+        tag = self._index.geometry.groups[group].spec.tag
+        there: list[tuple[PageKey | None, tuple[PageKey, ...]]] = []
+        at = 0
+        for piece in pieces:
+            for low, high in stretches(done[at : at + len(piece.upper)]):
+                before = op.keys[at + low - 1] if low else piece.before + tag if piece.first else None
+                there.append((before, op.keys[at + low : at + high]))
+            at += len(piece.upper)
+        return there
 
     # endregion
 

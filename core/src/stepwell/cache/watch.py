@@ -26,7 +26,7 @@ class Watch:
         picked = b"".join([digests[DIGEST_BYTES * page : DIGEST_BYTES * (page + 1)] for page in pages])
         keys = page_keys(picked, spec)
         if added:
-            parent = self._before(node, digests, pages[0]) + spec.tag
+            parent = self._index.digest_before(node, pages[0]) + spec.tag
             first = node.first + pages[0] == 0
             self._events.append(
                 PagesStored(where, spec.name, keys, None if first else parent, self._index.geometry.page)
@@ -34,17 +34,10 @@ class Watch:
         else:
             self._events.append(PagesRemoved(where, spec.name, keys))
 
-    @staticmethod
-    def _before(node: Node, digests: bytes, page: int) -> bytes:
-        if page:
-            return digests[DIGEST_BYTES * (page - 1) : DIGEST_BYTES * page]
-        assert node.parent is not None
-        return node.parent.digests[-DIGEST_BYTES:]
-
-    def stored(self, group: int, keys: tuple[PageKey, ...]) -> None:
+    def stored(self, group: int, before: PageKey | None, keys: tuple[PageKey, ...]) -> None:
         """Pages were written to storage."""
         spec = self._index.geometry.groups[group].spec
-        self._events.append(PagesStored(Tier.STORAGE, spec.name, keys, None, self._index.geometry.page))
+        self._events.append(PagesStored(Tier.STORAGE, spec.name, keys, before, self._index.geometry.page))
 
     def drain(self) -> list[Event]:
         """Events since the last call."""
