@@ -334,7 +334,7 @@ def stepwell_storages():
         (("lost=2", "write_error=3"), "storage_failed_failed"),
         (("raises=2",), "storage_failed_exception"),
         (("slow_s=0.4",), ""),
-        (("slow_s=20",), "storage_late"),
+        (("slow_s=4",), "storage_late"),
     ],
 )
 def test_storage_that_misbehaves_costs_hits_and_never_an_answer(
