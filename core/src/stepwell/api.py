@@ -26,6 +26,7 @@ from stepwell.engine.answer import Answer, Completion, RequestFailed
 from stepwell.engine.client import Outputs
 from stepwell.engine.local import LocalClient, LocalEngine
 from stepwell.engine.messages import Output
+from stepwell.errors import ConfigError
 from stepwell.schedule.request import Request
 from stepwell.types import Sampling
 
@@ -144,7 +145,7 @@ class Engine:
         if isinstance(config, Mapping):
             extra.update(config)
         elif config is not None:
-            path = Path(config)
+            path = _file(config)
         for name, value in settings.items():
             extra.update(_setting(name, value))
         loaded = Config.load(path, environment(), sets, extra)
@@ -195,7 +196,9 @@ class Engine:
                 stream.close()
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Completion:
-        """Answer a conversation."""
+        """Answer a conversation. ValueError: what is none, or what the model's chat template refuses."""
+        if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(one, Mapping) for one in messages):
+            raise ValueError('messages: write a list of {"role": ..., "content": ...}')
         return self._finish(self.stream(messages, **options))
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
@@ -265,18 +268,27 @@ class Engine:
             ttl=options.get("ttl"),
             routing_key=options.get("routing_key"),
         )
-        stop = options.get("stop", ())
-        return _Asked(request, (stop,) if isinstance(stop, str) else tuple(stop))
+        return _Asked(request, _stops(options.get("stop", ())))
 
     def _tokens(self, prompt: Prompt) -> bytes:
         if isinstance(prompt, str):
             return self._codec.encode(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            return self._codec.chat([one for one in prompt if isinstance(one, Mapping)])
-        ids = array("i", [token for token in prompt if isinstance(token, int)])
-        if len(ids) != len(prompt) or any(not 0 <= token < self.hello.vocab for token in ids):
-            raise ValueError(f"a prompt is text, messages, or token ids from 0 to {self.hello.vocab - 1}")
-        return ids.tobytes()
+        wrong = ValueError(f"a prompt is text, messages, or token ids from 0 to {self.hello.vocab - 1}")
+        if not isinstance(prompt, Sequence):
+            raise wrong
+        messages = [one for one in prompt if isinstance(one, Mapping)]
+        if messages and len(messages) == len(prompt):
+            return self._codec.chat(messages)
+        ids = [token for token in prompt if isinstance(token, int) and 0 <= token < self.hello.vocab]
+        if len(ids) != len(prompt):
+            raise wrong
+        return array("i", ids).tobytes()
+
+
+def _file(path: str | Path) -> Path:
+    if not Path(path).exists():
+        raise ConfigError(f"{path}: there is no such config file; a model is named by Engine(model={str(path)!r})")
+    return Path(path)
 
 
 def _setting(name: str, value: object) -> dict[str, object]:
@@ -294,13 +306,24 @@ def _many(prompt: object) -> list[Prompt] | None:
     return None if len(prompt) and isinstance(prompt[0], int) else list(prompt)
 
 
+def _stops(stop: object) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Sequence) else (None,)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"stop: {stop!r} is no text, nor a list of texts, that could end an answer")
+    return tuple(str(text) for text in texts)
+
+
 def _sampling(options: Options) -> Sampling:
     """What the options say about sampling. TypeError for a name that nothing knows, ValueError for a value."""
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}; have {', '.join(Options.__annotations__)}")
     names = {field.name for field in fields(Sampling)}
-    sampling = msgspec.convert({name: value for name, value in options.items() if name in names}, Sampling)
+    try:
+        sampling = msgspec.convert({name: value for name, value in options.items() if name in names}, Sampling)
+    except msgspec.ValidationError as error:
+        why, _, at = str(error).partition(" - at `$.")
+        raise ValueError(f"{at.rstrip('`')}: {why[:1].lower()}{why[1:]}") from None
     for name, low, high in (
         ("max_tokens", 1, inf),
         ("temperature", 0, inf),

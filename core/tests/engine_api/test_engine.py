@@ -110,7 +110,9 @@ def test_sampling_options(engine: Engine) -> None:
     [
         ({"max_tokens": 0}, ValueError, "max_tokens: 0 is not between 1"),
         ({"top_p": 1.5}, ValueError, "top_p: 1.5"),
-        ({"temperature": "hot"}, ValueError, "temperature"),
+        ({"temperature": "hot"}, ValueError, "^temperature: expected `float`, got `str`$"),
+        ({"stop": ""}, ValueError, "^stop: '' is no text"),
+        ({"stop": 5}, ValueError, "^stop: 5 is no text"),
         ({"temprature": 1.0}, TypeError, "no such option: temprature; have .*temperature"),
     ],
 )
@@ -119,6 +121,18 @@ def test_wrong_options_are_said(
 ) -> None:
     with pytest.raises(error, match=sentence):
         engine.generate(TEXT, **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [1, "a"], [-1], [2**40], [{"role": "user", "content": "x"}, "y"]])
+def test_what_is_no_prompt_is_one_sentence(engine: Engine, prompt: object) -> None:
+    with pytest.raises(ValueError, match="a prompt is text, messages, or token ids from 0 to"):
+        engine.stream(prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("messages", ["hello", {"role": "user", "content": "x"}, ["hello"], [1, 2]])
+def test_what_is_no_conversation_is_one_sentence(engine: Engine, messages: object) -> None:
+    with pytest.raises(ValueError, match="messages: write a list of"):
+        engine.chat(messages)  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_raises_with_the_limit(engine: Engine) -> None:
@@ -192,6 +206,8 @@ def test_configs_come_from_files_mappings_and_arguments(tmp_path: Path) -> None:
 def test_wrong_configs_are_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"^runner\.use = 'simm' \(argument\)"):
         Engine(runner="simm")
+    with pytest.raises(ConfigError, match=r"smollm: there is no such config file; .*Engine\(model='smollm'\)"):
+        Engine("smollm")
     with pytest.raises(ConfigError, match=r"did you mean device_pages\?"):
         Engine(runner="sim", cache={"device_page": 3})
 

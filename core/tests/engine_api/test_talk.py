@@ -14,7 +14,7 @@ SIM = ["--set", "runner.use=sim", "--set", "cache.page_size=4", "--set", "cache.
 
 @pytest.fixture
 def stepwell():
-    def invoke(*args: str, given: str = "") -> Result:
+    def invoke(*args: str, given: str | bytes = "") -> Result:
         return CliRunner().invoke(root, list(args), input=given)
 
     return invoke
@@ -53,6 +53,32 @@ def test_a_prompt_that_cannot_fit_is_one_sentence(stepwell) -> None:
     result = stepwell("run", "x" * 999, *SIM)
     assert result.exit_code == 2
     assert "Traceback" not in result.output and "256" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--temperature", "nan"], "nan is no temperature"),
+        (["--temperature", "inf"], "inf is no temperature"),
+        (["--stop", ""], "an empty text ends nothing"),
+    ],
+)
+def test_a_wrong_option_is_said_as_what_it_is(stepwell, given: list[str], sentence: str) -> None:
+    result = stepwell("run", "hello", *SIM, *given)
+    assert result.exit_code == 2
+    assert sentence in result.stderr and "--no-chat" not in result.stderr
+
+
+def test_bytes_that_are_no_text_are_one_sentence(stepwell) -> None:
+    result = stepwell("run", "-", *SIM, given=b"caf\xe9")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: standard input is not UTF-8 text (byte 3)\n"
+
+
+def test_a_command_that_chat_does_not_have_is_no_message(stepwell) -> None:
+    result = stepwell("chat", *SIM, "-n", "2", given="/flsh\n/quit\n")
+    assert result.exit_code == 0
+    assert "no such command: /flsh; have /flush" in result.stderr and "prompt tokens" not in result.stderr
 
 
 def test_a_wrong_setting_is_one_sentence(stepwell) -> None:

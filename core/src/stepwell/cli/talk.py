@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +23,19 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 QUIT = ("/quit", "/exit")
 FLUSH = "/flush"
+COMMAND = re.compile(r"/[a-z]+")
+
+
+def _finite(context: click.Context, option: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no temperature", context, option)
+    return value
+
+
+def _not_empty(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in values:
+        raise click.BadParameter("an empty text ends nothing", context, option)
+    return values
 
 
 def talk_options(command: F) -> F:
@@ -28,8 +43,8 @@ def talk_options(command: F) -> F:
     for option in (
         click.option("--model", "-m", metavar="MODEL", help="A path, a name on the hub, or an alias."),
         click.option("--max-tokens", "-n", type=click.IntRange(1), default=256, show_default=True),
-        click.option("--temperature", "-t", type=click.FloatRange(0), default=0.0, show_default=True),
-        click.option("--seed", type=int, help="Makes sampling repeatable."),
+        click.option("--temperature", "-t", type=click.FloatRange(0), default=0.0, show_default=True, callback=_finite),
+        click.option("--seed", type=int, help="Makes sampling repeatable; it matters where --temperature is above 0."),
         click.option("--verbose", "-v", is_flag=True, help="Say what was put together."),
     ):
         command = option(command)
@@ -40,7 +55,7 @@ def talk_options(command: F) -> F:
 @click.argument("prompt")
 @talk_options
 @click.option("--chat/--no-chat", default=True, help="Use the model's chat template, where it has one.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="Ends the answer; may be repeated.")
+@click.option("--stop", multiple=True, metavar="TEXT", callback=_not_empty, help="Ends the answer; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer and its counts as JSON.")
 def run(
     prompt: str,
@@ -53,7 +68,7 @@ def run(
     **given: Any,
 ) -> None:
     """Answer PROMPT; `-` reads it from standard input."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _piped() if prompt == "-" else prompt
     options: Options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop}
     with _engine(**given) as engine:
         begin = time.perf_counter()
@@ -76,6 +91,9 @@ def chat(system: str | None, max_tokens: int, temperature: float, seed: int | No
         while (line := _ask()) is not None:
             if line == FLUSH:
                 engine.flush()
+                continue
+            if COMMAND.fullmatch(line):
+                click.secho(f"[no such command: {line}; have {FLUSH}, {', '.join(QUIT)}]", fg="red", err=True)
                 continue
             messages.append({"role": "user", "content": line})
             try:
@@ -121,6 +139,13 @@ def _say(engine: Engine, prompt: str | list[dict[str, str]], options: Options, *
     if echo:
         click.echo()
     return stream.completion
+
+
+def _piped() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not UTF-8 text (byte {error.start})") from error
 
 
 def _ask() -> str | None:
