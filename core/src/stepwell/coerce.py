@@ -175,6 +175,8 @@ def _plain(value: object, wanted: object, kind: type) -> object:
     if isinstance(value, str) and kind is str:
         return str(value) if type(value) is Text else value
     if isinstance(value, (str, Path)) and issubclass(kind, Path):
+        if value == "":
+            raise Misfit(": is empty; name a file or folder")
         return Path(value).expanduser()
     if isinstance(value, kind) and not isinstance(value, Text):
         return value

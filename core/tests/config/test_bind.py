@@ -52,6 +52,11 @@ class Everything:
     token: Secret | None = None
 
 
+@dataclass(frozen=True)
+class Folder:
+    folder: Path
+
+
 FITS = [
     ("text = 'x'", "text=x", "x"),
     ("text = ''", "text=", ""),
@@ -190,6 +195,21 @@ def test_a_secret_written_down_is_not_printed_either(make: Make) -> None:
     config = make(sets=[f"all.token={SECRET}"])
     assert config.bind("all", Everything).token == SECRET
     assert SECRET not in repr(config.shown())
+
+
+def test_what_sounds_secret_is_not_printed_where_nobody_bound_it(make: Make) -> None:
+    config = make('[nobody]\napi_key = "hunter2"\nToken = "hunter2"\nport = 1\nkeys_kept = "all"\n')
+    shown = {line.key: line.value for line in config.shown()}
+    assert shown == {"api_key": "'***'", "Token": "'***'", "port": "1", "keys_kept": "'all'"}
+
+
+def test_a_path_is_printed_as_text_and_not_empty(make: Make) -> None:
+    config = make('[some]\nfolder = "pages"\n')
+    config.bind("some", Folder)
+    assert [line.value for line in config.shown()] == ["'pages'"]
+    for empty in (make('[some]\nfolder = ""\n'), make(sets=["some.folder="])):
+        with pytest.raises(ConfigError, match=r"some\.folder .* is empty"):
+            empty.bind("some", Folder)
 
 
 def test_a_secret_may_be_a_number_and_an_error_about_it_hides_it(make: Make) -> None:
