@@ -98,6 +98,19 @@ def test_it_overwrites_nothing(shell: Shell, tmp_path: Path) -> None:
     assert (tmp_path / "deep/folder/stepwell-x/README.md").read_text() == before
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = shell.run("new", "storage", "x", "--into", "file")
+    assert ran.code == 2
+    assert "cannot be written" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_name_that_is_installed_is_taken(shell: Shell) -> None:
+    ran = shell.run("new", "storage", "testkit")
+    assert ran.code == 2
+    assert "stepwell-testkit is installed already" in ran.err
+
+
 def test_names() -> None:
     assert plain("stepwell-my-store") == plain("my-store") == "my-store"
     for name in ("", "My", "1st", "a--b", "a_b", "a-", "a/b"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -35,11 +36,18 @@ def new(kind: str, name: str, into: str) -> None:
     folder = Path(into) / f"stepwell-{plain(name)}"
     if folder.exists():
         raise ConfigError(f"{folder} exists; choose another name, or another folder with --into")
-    for path, text in written(kind, name).items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        click.echo(f"wrote {file}")
+    if _installed(folder.name):
+        raise ConfigError(f"{folder.name} is installed already; choose another name")
+    try:
+        for path, text in written(kind, name).items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            click.echo(f"wrote {file}")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written ({error.strerror}); choose another folder with --into"
+        ) from error
     click.echo(f"next: cd {folder} && pip install -e '.[test]' && pytest")
 
 
@@ -74,6 +82,13 @@ def written(kind: str, name: str) -> dict[str, str]:
         f"src/{words['module']}/__init__.py": _filled(f"{kind}.py.txt", words),
         f"tests/test_{words['module'].removeprefix('stepwell_')}.py": _filled(f"{kind}_test.py.txt", words),
     }
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
 
 
 def _filled(template: str, words: dict[str, str]) -> str:
