@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stepwell.cache.arena import slot_bytes
 from stepwell.config import Config
+from stepwell.errors import ConfigError
 from stepwell.settings import CacheSettings
 from stepwell.suggest import meant
 from stepwell.types import GroupSpec
@@ -56,8 +57,17 @@ def _device(
     else:
         pages = min(_share(DEFAULT_BYTES if budget is None else budget, own, page_bytes), DEFAULT_PAGES)
         if not pages and None in own:
-            raise config.error("cache", "device_pages", "the runner has no memory left for pages; use a smaller model")
+            raise ConfigError(_no_room(budget, settings.page_size, sum(page_bytes)))
     return tuple(pages if mine is None else mine for mine in own)
+
+
+def _no_room(budget: int | None, page_size: int, nbytes: int) -> str:
+    free = DEFAULT_BYTES if budget is None else max(0, budget)
+    remedy = "lower cache.page_size, or set cache.device_gib" if page_size > 1 and free > 0 else "use a smaller model"
+    return (
+        f"device memory has {free / 2**30:.3g} GiB left for pages, and a page of {page_size} tokens takes "
+        f"{nbytes / 2**30:.3g} GiB; {remedy}"
+    )
 
 
 def _host(config: Config, settings: CacheSettings, names: Sequence[str], slots: Sequence[int]) -> tuple[int, ...]:
