@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=0)
     options = parser.parse_args(arguments)
     lifeline = Lifeline(options.ready_fd, options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to stop, no traceback either
     logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr)
     try:
         path = None if options.config is None else Path(options.config)
@@ -86,18 +87,18 @@ class Host:
     """Shell and gate of one process."""
 
     def __init__(self, config: Config, address: str) -> None:
-        """Build everything, and take requests at `address`."""
+        """Build everything, and take requests at `address`. A signal before that is the end, as it is by default."""
         self._log = logging.getLogger("stepwell.process")
         assembly = Assembly(config, config.load_plugins())
         self._signals: list[str] = []
         self._gate: Gate | None = None
         self._shell = Shell(assembly.parts, self._deliver)
-        for which in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(which, self._signal)
         parts = self._shell.start()
         for line in parts.summary:
             self._log.info("%s", line)
         self._gate = Gate(address, parts.hello, self._shell.post)
+        for which in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(which, self._signal)
 
     def run(self) -> int:
         """Pass messages until the shell has ended. A first signal lets requests finish, a second does not."""
@@ -122,10 +123,8 @@ class Host:
 
     def _signal(self, number: int, frame: FrameType | None) -> None:
         """Only note it: a handler may run while this very thread holds a lock that stopping needs."""
-        name = signal.Signals(number).name
-        if self._gate is None:
-            raise SystemExit(f"{name} came during the start")
-        self._signals.append(name)
+        assert self._gate is not None
+        self._signals.append(signal.Signals(number).name)
         self._gate.wake()
 
 
