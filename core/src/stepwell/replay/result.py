@@ -75,12 +75,16 @@ class Result:
         return self.gpu_seconds_per_million / 3600 * self.price_per_hour
 
     def baseline(self) -> dict[str, int]:
-        """What the same traffic takes with no cache, or with one that moves everything it holds."""
-        every = (self.all.input_tokens + self.output_tokens) * self.token_bytes
+        """What the same traffic takes with no cache, or with one that moves each token down once and each hit up again.
+
+        With storage both go over two links.
+        """
+        every = self.all.input_tokens + self.output_tokens + self.all.total
+        links = 2 if self.bytes_moved["store"] else 1
         return {
             "recomputed_without_cache": self.all.input_tokens * self.token_bytes,
             "recomputed": self.computed_tokens * self.token_bytes,
-            "moved_if_all_saved_and_loaded": every + self.all.total * self.token_bytes,
+            "moved_if_all_saved_and_loaded": links * every * self.token_bytes,
             "moved": sum(self.bytes_moved.values()),
         }
 

@@ -169,6 +169,10 @@ class Shell:
         self.device_free_at = begin + seconds
         self.result.gpu_seconds += seconds * self.parts.devices
         self.result.steps += steps
+        for row in reversed(plan.rows):  # decode rows, which bring no tokens, come first
+            if row.tokens is None:
+                break
+            self.result.computed_tokens += row.count
         tokens = tuple((FIRST_OUTPUT_TOKEN,) * steps if row.sample else () for row in plan.rows)
         copies = {copy.id: (True,) * len(copy.device) for copy in (*plan.loads, *plan.saves)}
         self._push(self.device_free_at, partial(StepResult, plan.number, steps, tokens, None, copies))
@@ -253,6 +257,5 @@ class Shell:
             result.bytes_moved[direction] = int(brain[counter])
         result.token_bytes = sum(group.token_bytes for group in parts.groups)
         result.retractions = int(brain["retractions"])
-        result.computed_tokens = int(brain["computed_tokens"])
         parts.cache.audit()
         return result
