@@ -89,6 +89,7 @@ def test_metrics_count_what_happened(start, script):
         "storage_failed_late": 2.0,
         "retractions": 1.0,
         "something_new.part": 3.0,
+        "something_whole": 4.0,
     }
     with start(script=script("abc"), cached=Cached(device=4, host=2), values=values) as served:
         client = served.openai()
@@ -116,6 +117,8 @@ def test_metrics_count_what_happened(start, script):
     assert found["stepwell_storage_failures_total", ("reason", "late")] == 2
     assert found["stepwell_retractions_total",] == 1
     assert found["stepwell_engine_something_new", ("part", "part")] == 3
+    assert found["stepwell_engine_something_whole",] == 4
+    assert not [name for name, *_ in found if name.endswith("_created")]
 
 
 def test_metrics_say_that_the_engine_is_down(served):

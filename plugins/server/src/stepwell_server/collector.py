@@ -77,9 +77,10 @@ def of_pulse(pulse: Pulse) -> Iterator[Metric]:
     yield pages
     yield failed
     for name, found in rest.items():
-        other = UnknownMetricFamily(f"stepwell_engine_{name}", "As the engine counts it", labels=["part"])
+        labels = ["part"] if any(part for part, _ in found) else []
+        other = UnknownMetricFamily(f"stepwell_engine_{name}", "As the engine counts it", labels=labels)
         for part, value in found:
-            other.add_metric([part], value)
+            other.add_metric([part] if labels else [], value)
         yield other
 
 

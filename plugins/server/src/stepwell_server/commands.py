@@ -28,7 +28,8 @@ def serve(
 ) -> None:
     """Serve MODEL with the API of OpenAI.
 
-    MODEL is a path, a hub name or an alias such as smollm2; a config may name it instead.
+    MODEL is a path, a hub name or an alias such as smollm2; a config may name it instead. Where neither does, the
+    runner serves its own default: smollm2.
     """
     from rich.console import Console
 

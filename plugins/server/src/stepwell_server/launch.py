@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from stepwell.assemble import Assembly
 from stepwell.config import Config, environment
@@ -36,7 +35,7 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
         log.warning("%s", warning)
     with listen(config, settings) as listening, private_address() as address:
         where = url(listening)
-        console.print(summary(config, where))
+        console.print(summary(config, where), highlight=False, markup=False, soft_wrap=True)
         if exposed(listening) and settings.api_key is None:
             log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
         plan = Plan(address, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
@@ -57,14 +56,26 @@ def front_child(plan: Plan) -> Child:
     return Child("front end", [sys.executable, "-m", "stepwell_server.front", "--plan", str(file)], fds=(plan.fd,))
 
 
-def summary(config: Config, where: str) -> Table:
-    """Every setting that somebody made, with its origin, and what was made of the others."""
-    table = Table("setting", "value", "from", title=f"stepwell serve: {where}", title_justify="left")
-    for line in config.shown():
-        if line.origin != "default":
-            table.add_row(f"{line.section}.{line.key}", line.value, line.origin)
-    for note in config.notes:
-        table.add_row("note", note, "")
-    table.caption = "all others have their defaults; `stepwell config show` prints them"
-    table.caption_justify = "left"
-    return table
+def summary(config: Config, where: str) -> str:
+    """Every setting that somebody made, with its origin, and what was made of the others; a line each."""
+    made = [line for line in config.shown() if line.origin != "default"]
+    rows = [(f"{line.section}.{line.key}", _plain(line.value), _near(line.origin)) for line in made]
+    wide = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return "\n".join(
+        [
+            f"stepwell serve: {where}",
+            *(f"  {name:{wide[0]}}  {value:{wide[1]}}  {origin}".rstrip() for name, value, origin in rows),
+            *(f"  note: {note}" for note in config.notes),
+            "  all others have their defaults; `stepwell config show` prints them",
+        ]
+    )
+
+
+def _plain(value: str) -> str:
+    """Text without the quotes that it has in TOML."""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == "'" else value
+
+
+def _near(origin: str) -> str:
+    """A file of the working directory without the way to it."""
+    return origin.removeprefix(f"{Path.cwd()}{os.sep}")
