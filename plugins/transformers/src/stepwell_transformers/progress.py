@@ -46,4 +46,5 @@ def shown(log: logging.Logger) -> Iterator[Report]:
     try:
         yield report
     finally:
-        progress.stop()
+        if progress.live.is_started:  # elsewhere a stop leaves an empty line behind
+            progress.stop()
