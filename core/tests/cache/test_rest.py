@@ -1,4 +1,4 @@
-"""A cache that nobody uses comes to rest, whatever keeps a copy from staying where it was put."""
+"""A cache that nobody uses comes to rest, and one that is used for long remembers no more than it holds."""
 
 import pytest
 
@@ -73,3 +73,12 @@ def test_stores_that_fail_are_not_made_again_until_something_happens(desk):
     d.serve(range(900, 920))
     d.save()
     assert d.cache.stores(1000), "there is news, so it is worth another try"
+
+
+def test_pages_that_left_before_their_end_are_forgotten(desk):
+    d = desk(page=1, device=8)
+    for i in range(4000):
+        d.serve([i, i, i], expires=1e9 - i)
+    assert len(d.cache._publisher.expiring) < 2000
+    d.cache.expire(2e9)
+    assert d.device().free == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from stepwell.abc.schedule import SchedulePolicy
@@ -438,6 +440,17 @@ def test_b121_what_never_fits_is_refused_at_once_and_what_fits_runs(world):
         ({"prompt": "abc", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "abc", "max_tokens": 98}, "context of 100"),
         ({"prompt": "abc", "rid": "same"}, "same"),
+        ({"prompt": "abc", "priority": "high"}, "priority"),
+        ({"prompt": "abc", "priority": math.nan}, "priority"),
+        ({"prompt": "abc", "ttl": "x"}, "ttl"),
+        ({"prompt": "abc", "ttl": math.nan}, "ttl"),
+        ({"prompt": "abc", "ttl": -1.0}, "ttl"),
+        ({"prompt": "abc", "ttl": math.inf}, "ttl"),
+        ({"prompt": "abc", "seed": 1 << 70}, "seed"),
+        ({"prompt": "abc", "temperature": math.nan}, "temperature"),
+        ({"prompt": "abc", "repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"prompt": "abc", "presence_penalty": math.inf}, "presence_penalty"),
+        ({"prompt": "abc", "logprobs": -1}, "logprobs"),
     ],
 )
 def test_refusals_say_why(world, options, word):

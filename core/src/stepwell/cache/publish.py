@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappush
+from heapq import heapify, heappush
 from itertools import count
 
 import numpy as np
@@ -17,6 +17,9 @@ from stepwell.cache.node import DEVICE, Node
 from stepwell.cache.tiering import Tiering
 from stepwell.types import DIGEST_BYTES, TOKEN_BYTES
 
+FEW = 512
+"""So many nodes with an end are not worth a look whether they are still there."""
+
 
 class Publisher:
     """Grows the tree by what requests computed."""
@@ -28,6 +31,7 @@ class Publisher:
         self._order = count()
         self.expiring: list[tuple[float, int, Node]] = []
         """A heap of nodes that may have an end, soonest first."""
+        self._enough = 2 * FEW
 
     def publish(self, lease: Lease, tokens: bytes, digests: bytes, final: bool, expires: float | None) -> None:
         index = self._index
@@ -164,6 +168,7 @@ class Publisher:
                 if not node.hits:
                     node.expires = expires
                     heappush(self.expiring, (expires, next(self._order), node))
+            self._forget_gone()
         if not geometry.windows:
             return
         branches = [node.end // TOKEN_BYTES for node in path if len(node.children) > 1]
@@ -172,6 +177,18 @@ class Publisher:
             for node in self._keep(path, min(length // geometry.page, pages)):
                 touched[node] = None
         self._tiering.consider(touched, Cause.INSERT)
+
+    def _forget_gone(self) -> None:
+        """Nodes that left the tree before their end came, or have another by now, are not remembered for long."""
+        if len(self.expiring) < self._enough:
+            return
+        self.expiring[:] = [
+            (until, order, node)
+            for until, order, node in self.expiring
+            if node.parent is not None and node.expires == until
+        ]
+        heapify(self.expiring)
+        self._enough = 2 * max(FEW, len(self.expiring))
 
     def _keep(self, path: list[Node], length: int) -> Iterable[Node]:
         """Keep the windows at a length, where they are whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from stepwell.abc.runner import ModelInfo
@@ -9,6 +10,18 @@ from stepwell.cache.cache import Cache
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.request import Request
 from stepwell.types import TOKEN_BYTES, Full
+
+SEEDS = 1 << 63
+LONGEST_S = 1e9
+_RANGES = (
+    ("temperature", 0.0, 1e6),
+    ("top_k", -1, math.inf),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 0.0, 1e6),
+    ("presence_penalty", -1e6, 1e6),
+    ("frequency_penalty", -1e6, 1e6),
+)
 
 
 def refusal(request: Request, cache: Cache, model: ModelInfo) -> str | None:
@@ -28,7 +41,31 @@ def refusal(request: Request, cache: Cache, model: ModelInfo) -> str | None:
             f"a prompt of {prompt} tokens and an answer of up to {new} never fit into device memory,"
             f" which holds requests of up to {cache.largest()} tokens"
         )
+    return _unfit(request)
+
+
+def _unfit(request: Request) -> str | None:
+    """What of a request no policy or runner could work with, which would cost others that run beside it."""
+    asked = request.sampling
+    if type(request.priority) is not int:
+        return f"priority is {request.priority!r}; it must be a whole number"
+    if request.ttl is not None and not _within(request.ttl, 0, LONGEST_S):
+        return f"ttl is {request.ttl!r}; it must be a number of seconds from 0 to {LONGEST_S:g}"
+    for name, low, high in _RANGES:
+        value = getattr(asked, name)
+        if not _within(value, low, high):
+            return f"{name} is {value!r}; it must be from {low:g} to {high:g}"
+    if asked.repetition_penalty == 0:
+        return "repetition_penalty is 0; it must be above 0"
+    if asked.seed is not None and not -SEEDS <= asked.seed < SEEDS:
+        return f"seed is {asked.seed}; it must fit into 64 bits"
+    if asked.logprobs is not None and asked.logprobs < 0:
+        return f"logprobs is {asked.logprobs}; it must be 0 or more"
     return None
+
+
+def _within(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and low <= value <= high
 
 
 def chunk_end(start: int, target: int, budget: int, page: int) -> int:
