@@ -1,11 +1,15 @@
 """Documentation that runs: Python and TOML blocks of the READMEs and pages, and the 40-line plugin under its kit."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +47,70 @@ def test_toml_block_names_real_settings(text: str, tmp_path: Path) -> None:
     for section in tomllib.loads(text):
         if section in KINDS:
             config.choose(section, section, registry)
+
+
+def shell_lines() -> list[object]:
+    found = []
+    for page in PAGES:
+        consoles = "\n".join(re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S))
+        lines = re.findall(r"^\$ (stepwell .*)$", re.sub(r"\\\n\s*", "", consoles), re.M)
+        found += [pytest.param(line, id=f"{page.relative_to(ROOT)}: {line}") for line in lines]
+    return found
+
+
+@pytest.mark.parametrize("line", shell_lines())
+def test_shell_line_names_real_commands_options_and_settings(line: str) -> None:
+    from stepwell.cli import root
+
+    command: click.Command = root
+    words = shlex.split(line, comments=True)[1:]
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    command.make_context("stepwell", words)
+    for section, key in re.findall(r"--set (\w+)\.(\w+)", line):
+        assert key in settings()[section]
+
+
+@cache
+def settings() -> dict[str, set[str]]:
+    """The keys of every section, whichever offer it chooses."""
+    from stepwell.plugins import load
+    from stepwell.replay.settings import ReplaySettings
+    from stepwell.settings import CORE_SECTIONS, ROLES
+
+    registry = load()
+    bound = {**CORE_SECTIONS, **registry.sections, "replay": ReplaySettings}
+    known = {section: {field.name for field in fields(kind)} for section, kind in bound.items()}
+    for section, role in ROLES.items():
+        offers = [registry.offer(role, name) for name in registry.offers(role)]
+        known[section] = {"use", *(field.name for offer in offers for field in fields(offer.config))}
+    return known
+
+
+def test_the_metrics_that_operating_names_are_there() -> None:
+    import stepwell
+    from stepwell.engine.messages import Pulse
+    from stepwell_server.collector import EngineCollector
+    from stepwell_server.metrics import Meter
+
+    with stepwell.Engine(runner="sim", cache={"host_pages": 8, "device_pages": 64}, storage="memory") as engine:
+        values = {name: float(value) for name, value in engine.stats().items() if isinstance(value, (int, float))}
+
+    class Heard:
+        restarts = 0
+        last_pulse = Pulse(1, 0, 0, values)
+
+        def alive(self, seconds: float) -> bool:
+            return True
+
+    collector = EngineCollector(Heard, 1.0, int)  # type: ignore[arg-type]  # it asks no more of an engine
+    there = {metric.name for metric in (*collector.collect(), *Meter().registry.collect())}
+    page = (ROOT / "docs/pages/operating.md").read_text()
+    named = {name.removesuffix("_total") for name in re.findall(r"`(stepwell_\w*[a-z])`", page)}
+    assert len(named) > 15
+    assert named <= there
 
 
 KIT = """
