@@ -1,5 +1,6 @@
 """Kills, several processes, and what stays when the folder is full."""
 
+import fcntl
 import os
 import random
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from stepwell import DONE
 from stepwell_file import FileConfig
+from stepwell_file.folder import LOCK
 from stepwell_file.segment import HEADER
 from stepwell_file.store import FileStorage
 from stepwell_testkit import KitContext
@@ -193,6 +195,22 @@ def test_b076_a_fresh_instance_finds_what_another_stored(opened: Open) -> None:
     Bench(opened(), PAGE, 8, "shared").put(range(8))
     assert list(late.storage.contains(late.keys(range(8)))) == [True] * 8
     late.gets(range(8))
+
+
+def test_a_process_that_was_stopped_with_the_folder_costs_the_others_writes_alone(
+    opened: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepwell_file.folder.PATIENCE_S", 0.3)
+    bench = Bench(opened(gib=1 / 64), PAGE, 64, "stopped")
+    bench.put(range(4))
+    with (folder / LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        results = bench.write(range(100, 164))
+        assert time.monotonic() - began < 10
+        assert any("another process has held the folder" in getattr(result, "reason", "") for result in results)
+        bench.gets(range(4))
+    bench.put(range(200, 264))
 
 
 def test_b084_b087_processes_that_write_evict_and_delete_never_give_wrong_bytes(opened: Open, folder: Path) -> None:

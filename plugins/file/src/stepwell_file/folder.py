@@ -17,6 +17,8 @@ from stepwell_file.segment import named
 
 FORMAT = "stepwell-file.format"
 LOCK = "stepwell-file.lock"
+PATIENCE_S = 5.0
+"""How long a change waits for those of other processes, which take milliseconds."""
 MTIME_GRAIN_NS = 100_000_000
 """More than a filesystem's clock may lag: changes so close together may carry one time."""
 _STAMP = f"stepwell file storage {VERSION}\n"
@@ -73,10 +75,10 @@ class Folder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Alone, among all processes, in adding and removing files."""
+        """Alone, among all processes, in adding and removing files. OSError where another does not let go in time."""
         fd = self._open_lock()
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd, time.monotonic() + PATIENCE_S)
             yield
         finally:
             os.close(fd)
@@ -123,6 +125,19 @@ class Folder:
                 f'({error.strerror}): set it to "auto"'
             ) from None
         return True
+
+
+def _lock(fd: int, until: float) -> None:
+    """A process that was stopped while it held the lock must cost this one writes, not its threads."""
+    pause = 0.001
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise OSError(errno.EAGAIN, f"another process has held the folder for {PATIENCE_S:g} s") from None
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
 
 
 def _remedy(error: OSError) -> str:
