@@ -84,12 +84,12 @@ class Cache:
         quick = on_device(self._geometry, leads, node, length)
         if quick is not None:
             device, first = quick
-            self._index.use(whole(node, length), first)
+            self._index.candidates.use(whole(node, length), first)
             length *= page
             return Match(length, length, tuple(device), tuple([absent[: len(ids)] for ids in device]), tuple(first))
         found = find(self._geometry, leads, node, length)
         host = [absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True)]
-        self._index.use(whole(found.node, found.length), found.first)
+        self._index.candidates.use(whole(found.node, found.length), found.first)
         lengths = found.length * page, found.device_length * page
         return Match(*lengths, tuple(found.device), tuple(host), tuple(found.first))
 
@@ -223,10 +223,10 @@ class Cache:
     def _count(self, lease: Lease, found: Found) -> None:
         """The request uses every node that it matched whole."""
         last = whole(found.node, found.length)
-        self._index.use(last, found.first)
+        self._index.candidates.use(last, found.first)
         root = self._index.roots.get(lease.namespace, last)
         used = self._index.path(last, root)
-        now = self._index.now
+        now = self._index.candidates.now
         for node in used:
             node.hits += 1
             node.last_used = now

@@ -65,9 +65,9 @@ class Evictor:
             while freed < pages and self._detach(tier, group):
                 freed += self._full(tier, group, pages - freed, True)
         else:
-            freed = self._windows(tier, group, pages, self._index.dead[tier][group], dead=True, dirty=True)
+            freed = self._windows(tier, group, pages, self._index.candidates.dead[tier][group], dead=True, dirty=True)
             for dirty in (False, True):
-                policy = self._index.policies[tier][group]
+                policy = self._index.candidates.policies[tier][group]
                 freed += self._windows(tier, group, pages - freed, policy, dead=False, dirty=dirty)
         if tier == HOST:
             self._stats.evicted_host += freed
@@ -90,21 +90,13 @@ class Evictor:
                 loose = bool(pool.loose_mask(run.ids(tier, node.pages)).any())
             if loose:
                 del parked[segment]
-                self._relist(segment)
-
-    def _relist(self, segment: Seg) -> None:
-        run = segment.node.runs[segment.group]
-        full = self._index.geometry.groups[segment.group].full
-        if full or (run is not None and run.kept):
-            self._index.policies[segment.tier][segment.group].on_hit(segment)
-        if not full:
-            self._index.dead[segment.tier][segment.group].on_hit(segment)
+                self._index.candidates.relist(segment)
 
     # region: full groups
 
     def _full(self, tier: int, group: int, pages: int, dirty: bool) -> int:
         index = self._index
-        policy = index.policies[tier][group]
+        policy = index.candidates.policies[tier][group]
         pool = index.pools[tier][group]
         freed, ask, passed = 0, pages, 0
         quick = tier == DEVICE and index.watch is None
@@ -117,7 +109,7 @@ class Evictor:
                 run = node.runs[group]
                 assert run is not None
                 if run.below[tier]:
-                    index.withdraw(segment, tier, group)
+                    index.candidates.pass_over(segment)
                     moved = True
                     continue
                 if quick and segment.pages <= pages - freed and self._whole(pool, run, calm):
@@ -130,7 +122,7 @@ class Evictor:
                     freed += went
                     if went:
                         moved = True
-                        if freed >= pages or index.exposed:
+                        if freed >= pages or index.candidates.exposed:
                             break
                         continue
                 places, ids = self._tail(tier, node, group, pages - freed)
@@ -143,7 +135,7 @@ class Evictor:
                     continue
                 if loose < len(ids):
                     self._parked[tier][group][segment] = None
-                    index.withdraw(segment, tier, group)
+                    index.candidates.pass_over(segment)
                     moved = True
                 if not loose:
                     continue
@@ -153,7 +145,7 @@ class Evictor:
                 freed += index.cut(tier, node, group, places)
                 index.close_gap(node)
                 moved = True
-                if freed >= pages or index.exposed:
+                if freed >= pages or index.candidates.exposed:
                     break
             index.settle()
             if not moved:
@@ -265,7 +257,7 @@ class Evictor:
         if not len(loose):
             if wanted.any():
                 self._parked[tier][group][segment] = None
-            index.tell(policy.on_remove, segment)
+            index.candidates.tell(policy.on_remove, segment)
             return 0, True
         if not dead and self._unsaved(tier, node, group, int(loose[-1])):
             if not dirty:

@@ -175,7 +175,7 @@ class Fetcher:
         """What continues the tree becomes visible, the rest is freed; answers the usable length in pages."""
         del self._fetching[op.id]
         index, geometry = self._index, self._index.geometry
-        index.now += 1
+        index.candidates.now += 1
         total = len(op.plan.tokens) // geometry.step
         came = self._came(op, results, total)
         path, reached = self._walk(op.plan.namespace, op.plan.tokens, total)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.abc.evict import EvictionPolicy, Segment
+from stepwell.abc.evict import EvictionPolicy
+from stepwell.cache.candidates import Candidates
 from stepwell.cache.groups import Geometry
-from stepwell.cache.keys import page_digests
-from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Run, Seg
+from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Run, Seg, any_of, count, some
 from stepwell.cache.pool import Pool
-from stepwell.cache.recency import Recency
 from stepwell.types import DIGEST_BYTES, Ids
 
 EDGE_TOKENS = 4096
@@ -40,25 +39,13 @@ class Index:
         self.geometry = geometry
         self.pools = pools
         """By tier and group."""
-        self.policies = policies
-        self.dead = tuple(tuple(Recency() for _ in geometry.groups) for _ in TIERS)
-        """Window pages that no retained length needs: they go before anything the policy is asked for."""
+        self.candidates = Candidates(geometry, policies, [any(pool.total for pool in pools[tier]) for tier in TIERS])
         self.roots: dict[bytes, Node] = {}
-        self.now = 0
-        """Logical time."""
         self.version = 0
-        self.exposed = False
-        """Whether a candidate was exposed since `settle`."""
         self.watch: Watcher | None = None
         self.cap = max(1, EDGE_TOKENS // geometry.page)
         self.step = geometry.step
         self._lead = geometry.full[0] if geometry.full else -1
-        used = [tier for tier in TIERS if any(pool.total for pool in pools[tier])]
-        self._full_hits = [(tier, g, policies[tier][g].on_hit) for g in geometry.full for tier in used]
-        self._window_hits = [
-            (tier, g, policies[tier][g].on_hit, self.dead[tier][g].on_hit) for g in geometry.windows for tier in used
-        ]
-        self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
         self._leaving: list[list[tuple[Seg, bytes]]] = [[] for _ in geometry.groups]
         """Device pages that go at the next `settle`, many at once."""
 
@@ -131,7 +118,7 @@ class Index:
     def add(self, parent: Node, edge: bytes) -> Node:
         """A new child without pages."""
         pages = len(edge) // self.step
-        node = Node(parent, edge, parent.first + parent.pages, pages, len(self.geometry.groups), self.now)
+        node = Node(parent, edge, parent.first + parent.pages, pages, len(self.geometry.groups), self.candidates.now)
         for group in self.geometry.full:
             node.runs[group] = Run(node, group)
         parent.children[edge[: self.step]] = node
@@ -188,25 +175,25 @@ class Index:
         head = upper.run(group)
         cut = 4 * upper.pages
         head.device, run.device = run.device[:cut], run.device[cut:]
-        head.host, run.host = _some(run.host[:cut]), _some(run.host[cut:])
+        head.host, run.host = some(run.host[:cut]), some(run.host[cut:])
         if full:
             if group == self._lead:
                 upper.lead, node.lead = head.device, run.device
         else:
-            head.kept, run.kept = _any(run.kept[: upper.pages]), _any(run.kept[upper.pages :])
+            head.kept, run.kept = any_of(run.kept[: upper.pages]), any_of(run.kept[upper.pages :])
         for tier in TIERS:
             lower, above = run.segments[tier], head.segments[tier]
             had = lower.pages
-            lower.pages = _count(run.host if tier else run.device)
+            lower.pages = count(run.host if tier else run.device)
             above.pages = had - lower.pages
             if full:
                 head.below[tier] = int(lower.pages > 0)
                 if had and not above.pages and upper.parent is not None:
                     self._uncover(upper.parent, group, tier)
             if above.pages and lower.pages:
-                self.policies[tier][group].on_split(above, lower)
+                self.candidates.policies[tier][group].on_split(above, lower)
                 if not full:
-                    self._announce(above, dead_last=False)
+                    self.candidates.announce(above, oldest=True)
             elif above.pages:
                 # The policy knows the segment by its identity: it moves up with its pages.
                 self._swap(head, run, tier)
@@ -243,10 +230,10 @@ class Index:
         for group, run in enumerate(node.runs):
             if run is None:
                 continue
-            run.host = _some(run.host[: 4 * page])
+            run.host = some(run.host[: 4 * page])
             if not self.geometry.groups[group].full:
                 run.device = run.device[: 4 * page]
-                run.kept = _any(run.kept[:page])
+                run.kept = any_of(run.kept[:page])
                 self._refresh(node, group)
 
     def remove(self, node: Node) -> None:
@@ -315,12 +302,7 @@ class Index:
             full = self.geometry.groups[group].full
             self.pools[DEVICE][group].uproot(ids if full else ids[ids >= 0])
             self.version += 1
-            forget = [self.policies[DEVICE][group].on_remove]
-            if not full:
-                forget.append(self.dead[DEVICE][group].on_remove)
-            for segment, _ in leaving:
-                for listener in forget:
-                    listener(segment)
+            self.candidates.forget(DEVICE, group, [segment for segment, _ in leaving])
 
     def _clear(self, node: Node, group: int, run: Run) -> None:
         for tier in TIERS:
@@ -332,7 +314,7 @@ class Index:
                     self.watch(False, tier, group, node, there.tolist())
                 self.pools[tier][group].uproot(ids[there])
                 segment.pages = 0
-                self._withdraw(segment)
+                self.candidates.withdraw(segment)
         node.runs[group] = Run(node, group) if self.geometry.groups[group].full else None
         node.lead = b""
 
@@ -373,10 +355,10 @@ class Index:
             if not was and parent is not None:
                 parent.run(group).below[tier] += 1
             if not run.below[tier]:
-                self._place(segment, renewed=was > 0)
+                self.candidates.place(segment, renewed=was > 0)
         else:
             self._refresh(node, group)
-            self._announce(segment, dead_last=True)
+            self.candidates.announce(segment)
         if self.watch is not None:
             self.watch(True, tier, group, node, range(at, at + len(ids)))
 
@@ -386,26 +368,6 @@ class Index:
             run.host = ids
         else:
             run.device = ids
-
-    def _place(self, segment: Seg, renewed: bool) -> None:
-        policy = self.policies[segment.tier][segment.group]
-        if renewed and segment.node.hits:
-            policy.on_hit(segment)
-            return
-        if renewed:
-            policy.on_remove(segment)
-        policy.on_insert(segment)
-
-    def _announce(self, segment: Seg, *, dead_last: bool) -> None:
-        """A window's pages are candidates: for the policy where a length needs them, else before all others."""
-        run = segment.node.runs[segment.group]
-        if run is not None and run.kept:
-            self.policies[segment.tier][segment.group].on_insert(segment)
-        dead = self.dead[segment.tier][segment.group]
-        if dead_last:
-            dead.on_insert(segment)
-        else:
-            dead.on_expose(segment)
 
     def keep(self, node: Node, group: int, low: int, high: int) -> None:
         """A retained length needs pages [low, high) of a node in a window group."""
@@ -419,8 +381,7 @@ class Index:
         for tier in TIERS:
             segment = run.segments[tier]
             if segment.pages:
-                policy = self.policies[tier][group]
-                (policy.on_insert if fresh else policy.on_hit)(segment)
+                self.candidates.keep(segment, fresh)
 
     def forsake(self, node: Node, group: int) -> None:
         """No retained length needs the node's pages of a window group any more."""
@@ -431,8 +392,7 @@ class Index:
         for tier in TIERS:
             segment = run.segments[tier]
             if segment.pages:
-                self.tell(self.policies[tier][group].on_remove, segment)
-                self.tell(self.dead[tier][group].on_expose, segment)
+                self.candidates.forsake(segment)
 
     def cut(self, tier: int, node: Node, group: int, at: Places) -> int:
         """Forget pages of a node in a tier; of a full group on device, its last ones. Answers how many are free now."""
@@ -440,8 +400,7 @@ class Index:
         assert run is not None
         if self.watch is not None:
             self.watch(False, tier, group, node, at.tolist())
-        full = self.geometry.groups[group].full
-        segment = run.segments[tier]
+        segment, full = run.segments[tier], self.geometry.groups[group].full
         segment.pages -= len(at)
         if full and tier == DEVICE:
             cut = len(run.device) - 4 * len(at)
@@ -457,7 +416,7 @@ class Index:
         self.version += 1
         freed = self.pools[tier][group].uproot(gone)
         if not segment.pages:
-            self._withdraw(segment)
+            self.candidates.withdraw(segment)
             if full and node.parent is not None:
                 self._uncover(node.parent, group, tier)
         if not full:
@@ -531,88 +490,11 @@ class Index:
         assert run is not None
         run.below[tier] -= 1
         if not run.below[tier] and run.segments[tier].pages:
-            self.exposed = True
-            self.tell(self.policies[tier][group].on_expose, run.segments[tier])
-
-    def _withdraw(self, segment: Seg) -> None:
-        self.tell(self.policies[segment.tier][segment.group].on_remove, segment)
-        if not self.geometry.groups[segment.group].full:
-            self.tell(self.dead[segment.tier][segment.group].on_remove, segment)
-
-    def tell(self, listener: Callable[[Segment], None], segment: Segment) -> None:
-        """Policies are read lazily while pages go, so they hear of it only afterwards."""
-        self._notices.append((listener, segment))
+            self.candidates.expose(run.segments[tier])
 
     def settle(self) -> None:
-        """Tell policies what happened."""
-        self.exposed = False
+        """Give back what leaves, and tell policies what happened."""
         self._give_back()
-        if self._notices:
-            notices, self._notices = self._notices, []
-            for listener, segment in notices:
-                listener(segment)
-
-    def withdraw(self, segment: Segment, tier: int, group: int) -> None:
-        """A policy's proposal cannot be taken; it is no candidate until it is announced again."""
-        self.tell(self.policies[tier][group].on_remove, segment)
-
-    def use(self, node: Node, first: Sequence[int]) -> None:
-        """A request used all pages up to the end of `node`, of each group from page `first` on.
-
-        They become the most recent candidates of their tiers. Of a full group only the last node is told of: the others
-        have a child, and are no candidates before it is gone.
-        """
-        self.now += 1
-        if node.parent is None:
-            return
-        node.last_used = self.now
-        for tier, group, hit in self._full_hits:
-            run = node.runs[group]
-            if run is not None and (segment := run.segments[tier]).pages:
-                hit(segment)
-        for tier, group, hit, revive in self._window_hits:
-            start = first[group]
-            here: Node | None = node
-            at = node.first + node.pages
-            while at > start and here is not None:
-                run = here.runs[group]
-                if run is not None and (segment := run.segments[tier]).pages:
-                    (hit if run.kept else revive)(segment)
-                at = here.first
-                here = here.parent
+        self.candidates.settle()
 
     # endregion
-
-    def digest_before(self, node: Node, page: int) -> bytes:
-        """The digest of what a node's page continues; of the first page of a prompt, the namespace."""
-        if page:
-            return self.digests(node)[DIGEST_BYTES * (page - 1) : DIGEST_BYTES * page]
-        assert node.parent is not None
-        return self.digests(node.parent)[-DIGEST_BYTES:]
-
-    def digests(self, node: Node) -> bytes:
-        """The digests of a node's pages."""
-        missing = []
-        above: Node | None = node
-        while above is not None and len(above.digests) < above.pages * DIGEST_BYTES:
-            missing.append(above)
-            above = above.parent
-        for late in reversed(missing):
-            assert late.parent is not None
-            known = late.digests
-            seed = known[-DIGEST_BYTES:] or late.parent.digests[-DIGEST_BYTES:]
-            rest = late.edge[len(known) // DIGEST_BYTES * self.step :]
-            late.digests = known + page_digests(seed, rest, self.geometry.page)
-        return node.digests
-
-
-def _count(ids: bytes) -> int:
-    return int(np.count_nonzero(np.frombuffer(ids, dtype=np.int32) >= 0))
-
-
-def _some(ids: bytes) -> bytes:
-    return ids if _count(ids) else b""
-
-
-def _any(flags: bytes) -> bytes:
-    return flags if 1 in flags else b""

@@ -35,12 +35,12 @@ class InstantCache:
         index, pool = self._index, self._pool
         step = index.geometry.step
         tokens = tokens[: len(tokens) // step * step]
-        index.now += 1
+        index.candidates.now += 1
         root = index.root(NAMESPACE)
         _, node, at, inside = index.walk(root, tokens)
         if inside is not None:
             node = index.split(inside, at // step - inside.first)
-        index.use(node, [0])
+        index.candidates.use(node, [0])
         hits = at // step
         new = len(tokens) // step - hits
         if not new:

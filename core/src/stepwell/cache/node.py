@@ -146,3 +146,18 @@ class _Nothing(Node):
 
 
 NOTHING: Node = _Nothing()
+
+
+def count(ids: bytes) -> int:
+    """Pages that are there."""
+    return int(np.count_nonzero(np.frombuffer(ids, dtype=np.int32) >= 0))
+
+
+def some(ids: bytes) -> bytes:
+    """The ids, empty where no page is there."""
+    return ids if count(ids) else b""
+
+
+def any_of(flags: bytes) -> bytes:
+    """The flags, empty where none is set."""
+    return flags if 1 in flags else b""

@@ -38,7 +38,7 @@ class Publisher:
         step = index.geometry.step
         pages = min(len(tokens) // step, lease.pages)
         if pages > lease.published:
-            index.now += 1
+            index.candidates.now += 1
             self._extend(lease, tokens[: pages * step], pages, digests)
         if final and pages:
             self._finish(lease, tokens[: pages * step], pages, expires)
@@ -78,12 +78,12 @@ class Publisher:
         used = [node for node in path if lease.counted < node.first + node.pages <= pages]
         for node in used:
             node.hits += 1
-            node.last_used = index.now
+            node.last_used = index.candidates.now
             node.priority = max(node.priority, lease.priority)
             node.expires = None
         if used:
             ends = used[-1].first + used[-1].pages
-            index.use(used[-1], [group.first(ends) for group in index.geometry.groups])
+            index.candidates.use(used[-1], [group.first(ends) for group in index.geometry.groups])
         return used
 
     def _adopt(self, lease: Lease, node: Node) -> None:

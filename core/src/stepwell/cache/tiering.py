@@ -15,6 +15,8 @@ import numpy as np
 
 from stepwell.abc.runner import PageCopy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
+from stepwell.cache.chain import digest_before
+from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.evict import Evictor
 from stepwell.cache.index import Index, Places
 from stepwell.cache.keys import page_keys
@@ -230,7 +232,7 @@ class Tiering:
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         group, pieces = self._saving.pop(copy.id)
         index = self._index
-        index.now += 1
+        index.candidates.now += 1
         self._ended_saves += 1
         came = np.zeros(len(copy.device), dtype=np.bool_)
         came[: len(ok)] = ok[: len(came)]
@@ -298,7 +300,7 @@ class Tiering:
             short = int(share * pool.total) - pool.free
             if short <= 0:
                 continue
-            for segment in index.policies[tier][group].victims(short):
+            for segment in index.candidates.policies[tier][group].victims(short):
                 assert isinstance(segment, Seg)
                 node = segment.node
                 run = node.runs[group]
@@ -320,7 +322,7 @@ class Tiering:
         otherwise be made again for ever.
         """
         own = self._ended_saves if tier == DEVICE else 0
-        return self._index.now - own + sum(pool.taken for pool in self._index.pools[tier])
+        return self._index.candidates.now - own + sum(pool.taken for pool in self._index.pools[tier])
 
     # endregion
 
@@ -343,7 +345,7 @@ class Tiering:
         lease, group, node, pages, copy = self._loading.pop(copy.id)
         lease.loading.discard(copy.id)
         index = self._index
-        index.now += 1
+        index.candidates.now += 1
         came = np.zeros(len(pages), dtype=np.bool_)
         came[: len(ok)] = ok[: len(came)]
         self._stats.loaded += int(np.count_nonzero(came))
@@ -424,10 +426,10 @@ class Tiering:
                     host = np.frombuffer(node.run(group).host, dtype=np.int32)[places]
                     pool.acquire(host)
                     pool.busy[host] = True
-                    digests = index.digests(node)
+                    digests = digests_of(node, index.geometry.page)
                     for low, high in runs_of(places):
                         page = int(places[low])
-                        before = index.digest_before(node, page)
+                        before = digest_before(node, page, index.geometry.page)
                         moves[group].append(Piece(node, node.first + page, host[low:high], NO_IDS, before))
                     picked = b"".join([digests[32 * at : 32 * at + 32] for at in places.tolist()])
                     keys[group].extend(page_keys(picked, spec.spec))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.abc.sink import Event, PagesRemoved, PagesStored
+from stepwell.cache.chain import digest_before
+from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.index import Index
 from stepwell.cache.keys import page_keys
 from stepwell.cache.node import DEVICE, Node
@@ -21,12 +23,12 @@ class Watch:
     def record(self, added: bool, tier: int, group: int, node: Node, pages: Sequence[int]) -> None:
         """Pages of a node, numbered within it, came to a tier or left it."""
         spec = self._index.geometry.groups[group].spec
-        digests = self._index.digests(node)
+        digests = digests_of(node, self._index.geometry.page)
         where = Tier.DEVICE if tier == DEVICE else Tier.HOST
         picked = b"".join([digests[DIGEST_BYTES * page : DIGEST_BYTES * (page + 1)] for page in pages])
         keys = page_keys(picked, spec)
         if added:
-            parent = self._index.digest_before(node, pages[0]) + spec.tag
+            parent = digest_before(node, pages[0], self._index.geometry.page) + spec.tag
             first = node.first + pages[0] == 0
             self._events.append(
                 PagesStored(where, spec.name, keys, None if first else parent, self._index.geometry.page)
