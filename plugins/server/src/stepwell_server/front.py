@@ -125,10 +125,12 @@ class Process:
         plugins = self._assembly.registry.digest()
         joining = asyncio.create_task(EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S))
         try:
+            self.front.starting = "the engine is loading its model"
             while not joining.done():
-                self.front.starting = f"the engine has been loading its model for {time.monotonic() - begin:.0f} s"
                 await asyncio.wait({joining}, timeout=TELL_S)
                 if not joining.done():
+                    waited = time.monotonic() - begin
+                    self.front.starting = f"the engine has been loading its model for {waited:.0f} s"
                     self._log.info("%s", self.front.starting)
             return joining.result()
         finally:
