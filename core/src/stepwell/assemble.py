@@ -153,11 +153,11 @@ class Assembly:
             prefetch.max_pages = min(prefetch.max_pages, self.resolved.tiers.fetch_pages)
         settings = BrainSettings(
             max_prefill_tokens=engine.max_prefill_tokens,
-            chunk=engine.chunk or runner.preferred_chunk,
+            chunk=max(1, engine.chunk or runner.preferred_chunk),
             max_running=engine.max_running,
             max_waiting=engine.max_waiting,
-            depth=runner.depth,
-            max_steps=runner.max_steps,
+            depth=max(1, runner.depth),
+            max_steps=max(1, runner.max_steps),
             save_pages_per_step=self.resolved.cache.save_pages_per_step,
         )
         policy = self._make("schedule", SchedulePolicy)

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from stepwell.abc.storage import Storage
 from stepwell.offers import Context
@@ -20,8 +21,8 @@ class MemoryConfig:
     """Most memory that pages may take; the least recently used go first."""
 
     def __post_init__(self) -> None:
-        if self.gib <= 0:
-            raise ValueError(f"gib: {self.gib} is not above 0")
+        if not 0 < self.gib < inf:
+            raise ValueError(f"gib: {self.gib} is not a size above 0")
 
 
 class MemoryStorage(Storage):

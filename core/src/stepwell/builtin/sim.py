@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult
 from stepwell.offers import Context
 from stepwell.schedule.timing import PRESETS, Machine
+from stepwell.settings import at_least
 from stepwell.types import ArenaView, Full, GroupSpec, Ids, Sampling, TokenLogprob, Window
 
 States = npt.NDArray[np.uint64]
@@ -60,6 +62,13 @@ class SimConfig:
     fail_saves: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("context", "token_bytes", "chunk", "depth", "max_steps"):
+            at_least(name, getattr(self, name), 1)
+        for window in self.windows:
+            at_least("windows", window, 0)
+        at_least("eos_every", self.eos_every, 0)
+        if not 0 <= self.pace < inf:
+            raise ValueError(f"pace: {self.pace} is not a number of seconds")
         if self.verify and self.token_bytes % 8:
             raise ValueError(f"token_bytes: {self.token_bytes} is not a multiple of 8, which verified pages need")
         if not self.full and not self.windows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.offers import Context, NoConfig
+from stepwell.settings import at_least
 
 
 class WriteThrough(WritePolicy):
@@ -24,6 +25,9 @@ class SelectiveConfig:
 
     threshold: int = 2
     """Requests that must have used pages before they are copied down, the one that made them included."""
+
+    def __post_init__(self) -> None:
+        at_least("threshold", self.threshold, 1)
 
 
 class WriteThroughSelective(WritePolicy):
@@ -44,6 +48,10 @@ class WriteBackConfig:
 
     reserve: float = 0.1
     """Share of a tier that is kept clean ahead of need, 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reserve <= 1:
+            raise ValueError(f"reserve: {self.reserve} is not between 0 and 1")
 
 
 class WriteBack(WritePolicy):

@@ -109,17 +109,23 @@ class Slots:
     """The runner's slots. One is given away again only after the last step that uses it has completed."""
 
     def __init__(self, count: int) -> None:
-        self._free = list(range(count - 1, -1, -1))
+        self._count = count
+        self._used = 0
+        """Slots that were ever taken."""
+        self._free: list[int] = []
         self._leaving: deque[tuple[int, int]] = deque()
         self._closing: list[int] = []
 
     def __len__(self) -> int:
         """Slots that can be taken now."""
-        return len(self._free)
+        return len(self._free) + self._count - self._used
 
     def take(self) -> int:
         """A free slot."""
-        return self._free.pop()
+        if self._free:
+            return self._free.pop()
+        self._used += 1
+        return self._used - 1
 
     def leave(self, slot: int, last_step: int) -> None:
         """The slot's request ended; steps up to `last_step` may use it."""
