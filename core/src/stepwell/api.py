@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Self, TypedDict, Unpack, overload
 
 import msgspec
@@ -255,6 +255,7 @@ class Engine:
         return stream.completion
 
     def _ask(self, prompt: Prompt, options: Options) -> _Asked:
+        _check_kinds(options)
         tokens = self._tokens(prompt)
         space = namespace({**self.hello.namespace, "salt": options.get("salt")})
         request = Request(
@@ -304,6 +305,23 @@ def _many(prompt: object) -> list[Prompt] | None:
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return None
     return None if len(prompt) and isinstance(prompt[0], int) else list(prompt)
+
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "salt": (str, NoneType),
+    "store": (bool,),
+    "ttl": (int, float, NoneType),
+    "priority": (int,),
+    "routing_key": (str, NoneType),
+}
+"""What options that steer the engine may be."""
+
+
+def _check_kinds(options: Options) -> None:
+    for name, value in options.items():
+        if name in KINDS and not isinstance(value, KINDS[name]):
+            kinds = " or ".join("None" if kind is NoneType else kind.__name__ for kind in KINDS[name])
+            raise ValueError(f"{name}: {value!r} is no {kinds}")
 
 
 def _stops(stop: object) -> tuple[str, ...]:

@@ -200,11 +200,11 @@ class Assembly:
         """The smallest request that makes sense has to fit: a page of prompt and a token more."""
         least = self.resolved.cache.page_size + 1
         if not cache.fits(least):
-            needs = ", ".join(f"{group.name} {group.need}" for group in groups)
+            needs = ", ".join(group.name for group in groups)
             raise self.config.error(
                 "cache",
                 "device_gib" if self.resolved.cache.device_gib else "device_pages",
-                f"the device holds {cache.largest()} tokens of a request, and {least} are the least ({needs})",
+                f"the device holds {cache.largest()} tokens of a request, and {least} are the least (groups: {needs})",
             )
 
     def _summary(self, runner: Runner, pools: Pools) -> list[str]:

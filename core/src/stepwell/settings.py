@@ -141,16 +141,22 @@ DEFAULTS: Mapping[str, str] = {
 """What a role uses where the config does not say."""
 
 
+MOST = 2**27
+"""What no setting reaches: as pages, their bookkeeping alone would take gigabytes."""
+
+
 def at_least(name: str, value: float | None, least: float, shown: str = "") -> None:
-    """ValueError where a value that is set is too small."""
-    if value is not None and value < least:
-        raise ValueError(f"{name}: {shown or value} is less than {least}")
+    """ValueError where a value that is set is too small, absurdly large, or no number."""
+    if value is not None and not least <= value < MOST:
+        limit = f"less than {least}" if value < least else "more than can be meant"
+        raise ValueError(f"{name}: {shown or value} is {limit}")
 
 
 def above_zero(name: str, value: float | None) -> None:
-    """ValueError where a value that is set is not positive."""
-    if value is not None and value <= 0:
-        raise ValueError(f"{name}: {value} is not above 0")
+    """ValueError where a value that is set is not positive, absurdly large, or no number."""
+    if value is not None and not 0 < value < MOST:
+        limit = "not above 0" if value <= 0 else "more than can be meant"
+        raise ValueError(f"{name}: {value} is {limit}")
 
 
 def one_of_two(name: str, value: object, other: str, second: object) -> None:

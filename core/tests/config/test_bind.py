@@ -12,6 +12,7 @@ import pytest
 
 from stepwell.config import Config, Secret
 from stepwell.errors import ConfigError
+from stepwell.settings import CacheSettings
 
 from .conftest import Make
 
@@ -231,3 +232,11 @@ def test_binding_leaves_the_config_as_it_was(make: Make) -> None:
     config = make(sets=["all.whole=3"])
     assert config.bind("all", Everything) == config.bind("all", Everything)
     assert isinstance(config, Config)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-inf"])
+def test_a_size_that_nobody_can_mean_is_refused(value):
+    with pytest.raises(ConfigError, match=r"cache\.device_gib"):
+        Config.load(None, {}, [f"cache.device_gib={value}"]).bind("cache", CacheSettings)
+    with pytest.raises(ConfigError, match="more than can be meant"):
+        Config.load(None, {}, ["cache.device_pages=2147483648"]).bind("cache", CacheSettings)

@@ -245,3 +245,11 @@ def test_engine_is_imported_only_when_asked_for() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     with pytest.raises(AttributeError, match="no attribute 'Engin'"):
         _ = stepwell.Engin
+
+
+@pytest.mark.parametrize("option", [{"salt": 5}, {"store": "no"}, {"ttl": "1"}, {"priority": None}, {"routing_key": 5}])
+def test_an_option_of_another_kind_is_a_sentence(option):
+    with stepwell.Engine(runner="sim", cache={"device_pages": 16}) as engine:
+        (name,) = option
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            engine.generate("hello", max_tokens=1, **option)
