@@ -45,15 +45,24 @@ def scattered(lengths, page_size, generator):
     return [ids[a:b] for a, b in itertools.pairwise(cuts)], sum(need) + 3
 
 
+def without(table, start, window, page_size):
+    """A table from which the pages that a window has left behind are gone."""
+    table = table.copy()
+    if window is not None:
+        table[: max(0, start - window) // page_size] = -1
+    return table
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 40)), min_size=1, max_size=6),
     page_size=st.sampled_from([1, 4, 16]),
     window=st.sampled_from([None, 1, 5, 30]),
+    block=st.sampled_from([1, 7, 1024]),
     seed=st.integers(0, 2**16),
 )
-def test_paged_attention_equals_the_reference(device, rows, page_size, window, seed):
+def test_paged_attention_equals_the_reference(device, rows, page_size, window, block, seed):
     generator = torch.Generator().manual_seed(seed)
     tables, pages = scattered([start + count for start, count in rows], page_size, generator)
     pool = PagePool(PageShape(1, page_size, 2, 8, torch.float32), pages, device)
@@ -64,7 +73,13 @@ def test_paged_attention_equals_the_reference(device, rows, page_size, window, s
             old = Batch([RaggedRow(0, start, table)], page_size, device)
             write_pages(pool.keys(0), k[:start].to(device), old)
             write_pages(pool.values(0), v[:start].to(device), old)
-    batch = Batch([RaggedRow(s, c, t) for (s, c), t in zip(rows, tables, strict=True)], page_size, device, window)
+    batch = Batch(
+        [RaggedRow(s, c, without(t, s, window, page_size)) for (s, c), t in zip(rows, tables, strict=True)],
+        page_size,
+        device,
+        window,
+        block,
+    )
     query = torch.randn(batch.tokens, 6, 8, generator=generator)
     for side, pages_of in ((0, pool.keys(0)), (1, pool.values(0))):
         write_pages(pages_of, torch.cat([f[side][s:] for f, (s, _) in zip(full, rows, strict=True)]).to(device), batch)
@@ -103,3 +118,26 @@ def test_save_then_load_brings_every_byte_back_and_touches_nothing_else(device, 
     rest = [0, 3, 4, 5]
     assert bool((pool.data[:, :, rest] == 7).all())
     del host
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_page_that_is_missing_is_an_error_and_never_another_page(count):
+    lacks = np.array([3, -1, 5], np.int32)
+    with pytest.raises(ValueError, match="needs a page that its table lacks"):
+        Batch([RaggedRow(30, count, lacks)], 16, "cpu")
+    with pytest.raises(ValueError, match="has a table of 1 pages"):
+        Batch([RaggedRow(30, count, lacks[:1])], 16, "cpu")
+
+
+def test_rows_of_similar_length_share_a_gather_and_others_do_not():
+    def rows(*starts):
+        return [RaggedRow(start, 1, np.arange(80, dtype=np.int32)) for start in starts]
+
+    assert len(Batch(rows(*range(64)), 16, "cpu").decodes) == 1
+    assert len(Batch(rows(1000, 10, 990, 20, 1100), 16, "cpu").decodes) == 2
+
+
+def test_memory_that_does_not_align_is_refused():
+    memory = memoryview(bytearray(4096))
+    with pytest.raises(ValueError, match="do not align"):
+        HostPages(memory, 2, 512, 4, PageShape(1, 1, 1, 4, torch.float32))

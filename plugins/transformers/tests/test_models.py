@@ -315,11 +315,11 @@ def written(path, weights, quantised):
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(260)
-    letters = [*(chr(code) for code in range(33, 292)), "!!"]
+    letters = [*(chr(code) for code in range(33, 291)), "!!", "##"]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(letters)
     writer.add_token_types([gguf.TokenType.NORMAL] * 260)
-    writer.add_token_merges(["! !"])
+    writer.add_token_merges(["! !", "# #"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for name, weight in weights.items():

@@ -22,7 +22,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 def prove(model: PagedModel, name: str) -> None:
     """ConfigError where a model's answers through pages are not its own."""
-    tokens = [_tokens(length, model.vocab, row) for row, length in enumerate(LENGTHS)]
+    tokens = [_tokens(length, model.vocab, row).to(model.device) for row, length in enumerate(LENGTHS)]
     with torch.inference_mode():
         try:
             got, layers = _through_pages(model, tokens)
@@ -64,8 +64,7 @@ def _through_pages(model: PagedModel, tokens: list[torch.Tensor]) -> tuple[torch
         places = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
         last = torch.tensor(np.cumsum([row.count for row in rows]) - 1)
         paging = Paging(pool, Batch(rows, PAGE, model.device), layers.append)
-        where = model.device
-        return model.forward(flat.to(where), places.to(where), paging, last.to(where))
+        return model.forward(flat, places.to(model.device), paging, last.to(model.device))
 
     ends = [len(row) for row in tokens]
     run([0, 0], [end - 1 for end in ends])
