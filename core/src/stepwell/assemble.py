@@ -60,6 +60,20 @@ class Place:
         return self.folder() / self.name
 
 
+def make(choice: Chosen, kind: type[T], place: Place) -> T:
+    """What a section's offer makes of its settings. PluginError, with the setting, where it raises or is no `kind`."""
+    where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
+    try:
+        made: object = choice.offer.make(choice.settings, place)
+    except StepwellError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, kind):
+        raise PluginError(f"{where}: made a {type(made).__name__}, which is no {kind.__name__}")
+    return made
+
+
 class Assembly:
     """A config that has been judged, and what is made of it. Making loads models and takes memory; judging does not."""
 
@@ -226,16 +240,7 @@ class Assembly:
         return self._made(self.resolved.chosen[section], kind)
 
     def _made(self, choice: Chosen, kind: type[T]) -> T:
-        where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
-        try:
-            made: object = choice.offer.make(choice.settings, self._place(choice.offer.name))
-        except StepwellError:
-            raise
-        except Exception as error:
-            raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
-        if not isinstance(made, kind):
-            raise PluginError(f"{where}: made a {type(made).__name__}, which is no {kind.__name__}")
-        return made
+        return make(choice, kind, self._place(choice.offer.name))
 
     def _place(self, name: str) -> Place:
         device = getattr(self.resolved.chosen["runner"].settings, "device", None)

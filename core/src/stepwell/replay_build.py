@@ -13,11 +13,10 @@ from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.runner import ModelInfo
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.write import WritePolicy
-from stepwell.assemble import Place
+from stepwell.assemble import Place, make
 from stepwell.cache.cache import Cache, CacheShape
 from stepwell.config import DEFAULT, Config
 from stepwell.engine.brain import Brain, BrainSettings
-from stepwell.errors import PluginError
 from stepwell.plugins import Registry
 from stepwell.replay.links import Link, SimStore
 from stepwell.replay.settings import ReplaySettings
@@ -101,10 +100,7 @@ def _limits(config: Config) -> BrainSettings:
 
 def _made(config: Config, registry: Registry, role: str, kind: type[T]) -> T:
     choice = config.choose(role, role, registry, DEFAULTS[role])
-    made: object = choice.offer.make(choice.settings, Place(choice.offer.name, "cpu", lambda: config.cache_dir))
-    if not isinstance(made, kind):
-        raise PluginError(f"{role}.use = {choice.offer.name!r}: made a {type(made).__name__}, no {kind.__name__}")
-    return made
+    return make(choice, kind, Place(choice.offer.name, "cpu", lambda: config.cache_dir))
 
 
 def eviction(config: Config, registry: Registry) -> EvictionPolicy:
