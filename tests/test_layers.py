@@ -18,7 +18,7 @@ FLOORS = (
     ("abc", "hookspecs", "offers", "markers"),
     (
         *("plugins", "registry", "register", "records", "requires", "discover", "suggest"),
-        *("config", "sources", "coerce", "settings", "shown", "switches", "resolve"),
+        *("config", "sources", "coerce", "settings", "shown", "switches", "resolve", "models"),
         *("cache", "schedule"),
     ),
     ("engine", "replay"),
