@@ -7,6 +7,7 @@ bench = LazyGroup(
     {
         "index": Lazy("stepwell.bench.index:command", "Match, publish and evict in the prefix tree."),
         "storage": Lazy("stepwell.bench.storage:command", "Put and get pages in a storage backend."),
+        "windows": Lazy("stepwell.bench.windows:command", "Keep sliding-window layers as windows, or whole."),
     },
     "Measure parts of the cache.",
 )
