@@ -34,7 +34,7 @@ from stepwell.errors import ConfigError, PluginError, StepwellError
 from stepwell.plugins import Plan, Registry
 from stepwell.register import hook_of
 from stepwell.resolve import resolve
-from stepwell.sizing import Pools, size
+from stepwell.sizing import Load, Pools, describe, size
 from stepwell.types import GroupSpec, Tier
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class Assembly:
         settings, chosen = self.resolved, self.resolved.chosen
         runner = self._make("runner", Runner)
         undo.callback(runner.close)
-        pools = size(self.config, settings.cache, runner.groups, runner.budget())
+        pools = size(self.config, settings.cache, runner.groups, runner.budget(), load=self._load(runner))
         arena = None
         if any(pools.host):
             setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
@@ -179,6 +179,11 @@ class Assembly:
         self._faults.also = brain.counters.fault
         return brain
 
+    def _load(self, runner: Runner) -> Load:
+        engine = self.resolved.engine
+        chunk = min(engine.max_prefill_tokens, engine.chunk or runner.preferred_chunk)
+        return Load(engine.max_running, max(1, chunk), max(1, runner.depth))
+
     def _limits(self) -> IoLimits:
         tiers = self.resolved.tiers
         return IoLimits(
@@ -222,13 +227,8 @@ class Assembly:
             )
 
     def _summary(self, runner: Runner, pools: Pools) -> list[str]:
-        page_size = self.resolved.cache.page_size
         lines = [f"model {runner.model.name}: {runner.model.kv_dtype} KV, context {runner.model.context}"]
-        for tier, pages, page_bytes in (("device", pools.device, pools.page_bytes), ("host", pools.host, pools.slots)):
-            for group, count, nbytes in zip(runner.groups, pages, page_bytes, strict=True):
-                if count:
-                    tokens = f"{count} pages = {count * page_size} tokens, {count * nbytes / 2**20:.1f} MiB"
-                    lines.append(f"{tier} {group.name}: {tokens}")
+        lines += describe(pools, runner.groups, self.resolved.cache)
         lines += [
             f"{section} {choice.offer.name} ({choice.origin})" for section, choice in self.resolved.chosen.items()
         ]

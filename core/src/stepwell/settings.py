@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+PAGES, SHARES, GIBS = ("device_pages", "host_pages"), ("device_share", "host_share"), ("device_gib", "host_gib")
+GROUP_KEYS = (*PAGES, *SHARES)
+"""What a group may set for itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
@@ -14,15 +18,20 @@ class CacheSettings:
     page_size: int = 16
     """Tokens a page."""
     device_pages: int | None = None
-    """Pages in device memory, for each group; unset: `device_gib`, else what the runner finds free."""
+    """Pages in device memory for full attention; unset: `device_gib`, else what the runner finds free."""
     device_gib: float | None = None
     """Device memory for pages of all groups together."""
     host_pages: int | None = None
-    """Pages in host memory, for each group; 0: no host tier. Unset: as `host_gib` says."""
+    """Pages in host memory for full attention; 0: no host tier. Unset: as `host_gib` says."""
     host_gib: float | None = None
     """Host memory for pages of all groups together; 0 or unset: no host tier."""
-    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """What one attention group differs in: `[cache.groups.NAME]` with `device_pages` and `host_pages`."""
+    typical_tokens: int = 4096
+    """Tokens of a prefix that is worth keeping: groups with a window get as many windows as full attention has room
+    for prefixes of this length. Shorter prefixes run out of windows first, longer ones of pages for full attention."""
+    groups: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
+    """What one attention group has: `[cache.groups.NAME]` with `device_pages` and `host_pages`, or `device_share` and
+    `host_share` of the tier's bytes. Unset: groups with a window as `typical_tokens` says, never more than the others.
+    """
     save_pages_per_step: int = 256
     """Most pages copied from device to host in one step."""
 
@@ -33,13 +42,39 @@ class CacheSettings:
         at_least("host_pages", self.host_pages, 0)
         at_least("host_gib", self.host_gib, 0)
         at_least("save_pages_per_step", self.save_pages_per_step, 1)
+        at_least("typical_tokens", self.typical_tokens, 1)
         one_of_two("device_pages", self.device_pages, "device_gib", self.device_gib)
         one_of_two("host_pages", self.host_pages, "host_gib", self.host_gib)
         for name, group in self.groups.items():
-            for key, value in group.items():
-                if key not in ("device_pages", "host_pages"):
-                    raise ValueError(f"groups: {name}.{key} is no such setting; have device_pages, host_pages")
-                at_least("groups", value, 1 if key == "device_pages" else 0, f"{name}.{key} = {value}")
+            self._judge(name, group)
+        for share in SHARES:
+            parts = [name for name, group in self.groups.items() if share in group]
+            whole = sum(self.groups[name][share] for name in parts)
+            if whole > 1 + 1e-9:
+                raise ValueError(
+                    f"groups: {share} of {' and '.join(parts)} add up to {whole:g}, more than all there is"
+                )
+
+    def _judge(self, name: str, group: Mapping[str, int | float]) -> None:
+        for key, value in group.items():
+            shown = f"{name}.{key} = {value}"
+            if key not in GROUP_KEYS:
+                raise ValueError(f"groups: {name}.{key} is no such setting; have {', '.join(GROUP_KEYS)}")
+            if key in PAGES:
+                if value % 1 != 0:
+                    raise ValueError(f"groups: {shown} is not a whole number of pages")
+                at_least("groups", value, 1 if key == "device_pages" else 0, shown)
+            elif not 0 < value < 1:
+                raise ValueError(f"groups: {shown} is not between 0 and 1")
+        for pages, share, nbytes in zip(PAGES, SHARES, GIBS, strict=True):
+            if pages in group and share in group:
+                raise ValueError(f"groups: {name} has {pages} and {share}; set one of them")
+            if share in group and getattr(self, pages) is not None:
+                raise ValueError(
+                    f"groups: {name}.{share} is a share of bytes, and {pages} is set; set {nbytes} instead"
+                )
+            if share == "host_share" and share in group and not self.host_gib:
+                raise ValueError(f"groups: {name}.{share} is a share of host_gib, which is not set")
 
     @property
     def host(self) -> bool:

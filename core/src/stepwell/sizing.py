@@ -1,21 +1,33 @@
-"""How many pages each pool gets: as the config says, else what memory there is, the same number for every group."""
+"""How many pages each pool gets: as the config says, else by what its group needs of the memory there is.
+
+Groups that need the whole history, or where there are none those that need most of it, set the pace: as many prefixes
+of a typical length as they have room for, so many windows the others keep, beside those of what runs and is computed.
+More pages than the pace-setters have never help a window, so none gets more unless the config says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.cache.arena import slot_bytes
+from stepwell.cache.groups import Group, group_of, pages_of
 from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.settings import CacheSettings
 from stepwell.suggest import meant
-from stepwell.types import GroupSpec
+from stepwell.types import Chunked, Full, GroupSpec, Window
 
 DEFAULT_BYTES = 2**30
 """For device pages, where neither config nor runner says."""
 DEFAULT_PAGES = 2**18
 """Most device pages a group where the config does not say: what a page costs in bookkeeping is not nothing."""
+PREFIXES = 8
+"""A pool is shaped for so many prefixes at least, be they shorter than typical: few long ones would starve the rest."""
+RUNNING = 4
+"""One part in so many goes to the windows of requests that run, should they be shorter than typical but many."""
+FLYING = 8
+"""One part in so many of what full attention has is the most that chunks in flight are given; longer ones are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,26 @@ class Pools:
     """Bytes of a page on host, with its trailer and padding."""
 
 
-def size(config: Config, settings: CacheSettings, groups: Sequence[GroupSpec], budget: int | None) -> Pools:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is in device memory beside what is kept for later."""
+
+    running: int = 64
+    """Requests that run at once."""
+    chunk: int = 16_384
+    """Prompt tokens that a step computes."""
+    depth: int = 2
+    """Steps in flight."""
+
+
+def size(
+    config: Config,
+    settings: CacheSettings,
+    groups: Sequence[GroupSpec],
+    budget: int | None,
+    *,
+    load: Load | None = None,
+) -> Pools:
     """Size all pools. `budget`: bytes that the runner has for device pages. Raises ConfigError."""
     names = [group.name for group in groups]
     for name in settings.groups:
@@ -38,27 +69,36 @@ def size(config: Config, settings: CacheSettings, groups: Sequence[GroupSpec], b
             raise config.error("cache", "groups", f"the model has no group {name}{meant(name, names)}")
     page_bytes = tuple(group.token_bytes * settings.page_size for group in groups)
     slots = tuple(slot_bytes(nbytes) for nbytes in page_bytes)
-    return Pools(
-        _device(config, settings, names, page_bytes, budget), _host(config, settings, names, slots), page_bytes, slots
-    )
+    device = Tier(config, settings, groups, "device", page_bytes, load or Load())
+    host = Tier(config, settings, groups, "host", slots, None)
+    return Pools(_device(device, budget), _host(host), page_bytes, slots)
 
 
-def _device(
-    config: Config, settings: CacheSettings, names: Sequence[str], page_bytes: Sequence[int], budget: int | None
-) -> tuple[int, ...]:
-    own = [settings.groups.get(name, {}).get("device_pages") for name in names]
+def kept(group: Group, tokens: int) -> int:
+    """Pages that a prefix of `tokens` tokens keeps: the window at its last page multiple and one page below.
+
+    Of chunks the mean over lengths around it, for what is kept grows from nothing to a chunk and starts anew.
+    """
+    pages = max(1, tokens // group.page)
+    match group.spec.need:
+        case Full():
+            return pages
+        case Window():
+            return pages - group.first(pages - 1)
+        case Chunked(chunk):
+            return min(pages, pages_of(chunk, 2 * group.page) + 1)
+
+
+def _device(tier: Tier, budget: int | None) -> tuple[int, ...]:
+    settings = tier.settings
     if settings.device_pages is not None:
-        pages = settings.device_pages
-    elif settings.device_gib is not None:
-        pages = _share(int(settings.device_gib * 2**30), own, page_bytes)
-        if not pages and None in own:
-            one = sum(page_bytes) / 2**30
-            raise config.error("cache", "device_gib", f"{settings.device_gib} hold no page, and one takes {one:.3g}")
-    else:
-        pages = min(_share(DEFAULT_BYTES if budget is None else budget, own, page_bytes), DEFAULT_PAGES)
-        if not pages and None in own:
-            raise ConfigError(_no_room(budget, settings.page_size, sum(page_bytes)))
-    return tuple(pages if mine is None else mine for mine in own)
+        return tier.of_pages(settings.device_pages)
+    if settings.device_gib is not None:
+        return tier.of_bytes(int(settings.device_gib * 2**30))
+    counts = tier.of_bytes(DEFAULT_BYTES if budget is None else budget, DEFAULT_PAGES, explicit=False)
+    if not all(counts):
+        raise ConfigError(_no_room(budget, settings.page_size, sum(tier.sizes)))
+    return counts
 
 
 def _no_room(budget: int | None, page_size: int, nbytes: int) -> str:
@@ -70,23 +110,157 @@ def _no_room(budget: int | None, page_size: int, nbytes: int) -> str:
     )
 
 
-def _host(config: Config, settings: CacheSettings, names: Sequence[str], slots: Sequence[int]) -> tuple[int, ...]:
-    own = [settings.groups.get(name, {}).get("host_pages") for name in names]
-    pages = settings.host_pages or 0
-    if settings.host_gib:
-        pages = _share(int(settings.host_gib * 2**30), own, slots)
-        if not pages and None in own:
-            one = sum(slots) / 2**30
-            raise config.error("cache", "host_gib", f"{settings.host_gib} hold no page, and one takes {one:.3g}")
-    counts = tuple(pages if mine is None else mine for mine in own)
+def _host(tier: Tier) -> tuple[int, ...]:
+    settings = tier.settings
+    nbytes = int((settings.host_gib or 0) * 2**30)
+    counts = tier.of_bytes(nbytes) if nbytes else tier.of_pages(settings.host_pages or 0)
     if any(counts) and not all(counts):
-        without = ", ".join(name for name, count in zip(names, counts, strict=True) if not count)
-        raise config.error("cache", "groups", f"group {without} has no host pages, so no prefix could come from host")
+        without = ", ".join(group.spec.name for group, count in zip(tier.groups, counts, strict=True) if not count)
+        raise tier.config.error(
+            "cache", "groups", f"group {without} has no host pages, so no prefix could come from host"
+        )
     return counts
 
 
-def _share(nbytes: int, own: Sequence[int | None], page_bytes: Sequence[int]) -> int:
-    """Pages for each group that has no number of its own, out of what the others leave."""
-    left = nbytes - sum(count * size for count, size in zip(own, page_bytes, strict=True) if count is not None)
-    each = sum(size for count, size in zip(own, page_bytes, strict=True) if count is None)
-    return max(0, left // each) if each else 0
+class Tier:
+    """The pools of one tier, in the making."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: CacheSettings,
+        specs: Sequence[GroupSpec],
+        name: str,
+        sizes: Sequence[int],
+        load: Load | None,
+    ) -> None:
+        """`sizes`: bytes of a page of each group. `load`: None where nothing runs."""
+        self.config, self.settings, self.sizes = config, settings, sizes
+        self.groups = [group_of(spec, settings.page_size) for spec in specs]
+        self._name, self._load = name, load
+        self._own = [settings.groups.get(spec.name, {}) for spec in specs]
+        reach = [_reach(group) for group in self.groups]
+        self._paced = [far == max(reach) for far in reach]
+        """Whether a group sets the pace."""
+
+    def of_pages(self, pages: int) -> tuple[int, ...]:
+        """Where the config says how many pages full attention has."""
+        own = [self._pages(mine) for mine in self._own]
+        paces = [pages if mine is None else mine for mine, paced in zip(own, self._paced, strict=True) if paced]
+        pace = min(paces)
+        return self._checked([self._or_need(mine, at, pages, pace) for at, mine in enumerate(own)], pace)
+
+    def of_bytes(self, nbytes: int, most: int | None = None, *, explicit: bool = True) -> tuple[int, ...]:
+        """Where there are so many bytes for all groups together; at most `most` pages a group without own numbers."""
+        own = [self._pages(mine, nbytes, size) for mine, size in zip(self._own, self.sizes, strict=True)]
+        left = nbytes - sum(count * size for count, size in zip(own, self.sizes, strict=True) if count is not None)
+        fixed = [count for count, paced in zip(own, self._paced, strict=True) if paced and count is not None]
+        bound = min([*fixed, *([] if most is None else [most]), max(0, left) // min(self.sizes)])
+
+        def of(pace: int) -> list[int]:
+            return [self._or_need(mine, at, pace, pace) for at, mine in enumerate(own)]
+
+        low, high = 0, bound
+        while low < high:
+            pace = (low + high + 1) // 2
+            low, high = (pace, high) if self._cost(of(pace)) <= nbytes else (low, pace - 1)
+        counts = of(low)
+        if explicit and not all(count for count, mine in zip(counts, own, strict=True) if mine is None):
+            one = sum(self.sizes) / 2**30
+            raise self.config.error(
+                "cache", f"{self._name}_gib", f"{nbytes / 2**30:.3g} hold no page, and one takes {one:.3g}"
+            )
+        limit = min(fixed, default=low)
+        if low != most:
+            self._fill(counts, own, limit, nbytes - self._cost(counts))
+        return self._checked(counts, limit)
+
+    def _fill(self, counts: list[int], own: Sequence[int | None], limit: int, left: int) -> None:
+        """What is left goes to windows, too."""
+        for at, (mine, paced) in enumerate(zip(own, self._paced, strict=True)):
+            if mine is None and not paced and left > 0:
+                more = min(limit - counts[at], left // self.sizes[at])
+                counts[at] += more
+                left -= more * self.sizes[at]
+
+    def _cost(self, counts: Sequence[int]) -> int:
+        return sum(count * size for count, size in zip(counts, self.sizes, strict=True))
+
+    def _or_need(self, own: int | None, at: int, pages: int, pace: int) -> int:
+        if own is not None:
+            return own
+        return pages if self._paced[at] else self._need(self.groups[at], pace)
+
+    def _need(self, group: Group, pace: int) -> int:
+        """Pages of a group with a window, beside `pace` pages of those that set the pace."""
+        if not pace:
+            return 0
+        page, typical = group.page, self.settings.typical_tokens
+        tokens = min(typical, max(page, pace * page // PREFIXES))
+        held = min(kept(other, typical) for other, paced in zip(self.groups, self._paced, strict=True) if paced)
+        prefixes = max(PREFIXES, pages_of(pace, held))
+        retained = min(kept(group, tokens), pages_of(tokens, page))
+        if self._load is None:
+            return min(pace, (prefixes + PREFIXES) * retained)  # fetches in flight have windows of their own
+        load, runs = self._load, _runs(group)
+        running = min(load.running * runs, max(prefixes * min(runs, pages_of(tokens, page) + 1), pace // RUNNING))
+        flying = min(load.depth * pages_of(load.chunk, page), pace // FLYING)
+        return min(pace, max(runs, running + flying + prefixes * retained))
+
+    def _pages(self, own: Mapping[str, int | float], nbytes: int = 0, size: int = 1) -> int | None:
+        if f"{self._name}_share" in own:
+            return int(own[f"{self._name}_share"] * nbytes) // size
+        count = own.get(f"{self._name}_pages")
+        return None if count is None else int(count)
+
+    def _checked(self, counts: Sequence[int], pace: int) -> tuple[int, ...]:
+        """A window that the config gave too little could never hold a request, or a prefix that is worth a hit."""
+        for group, count, own in zip(self.groups, counts, self._own, strict=True):
+            key = next((key for key in (f"{self._name}_pages", f"{self._name}_share") if key in own), None)
+            least = 1 if group.full else min(pace, _runs(group) if self._load else _runs(group) - 1)
+            if key is None or count >= least or (not count and key == "host_pages"):
+                continue
+            got = "" if key.endswith("_pages") else f", {count} pages,"
+            window = "" if group.full else f" for a window of {_tokens(group)} tokens"
+            raise self.config.error(
+                "cache",
+                "groups",
+                f"{group.spec.name}.{key} = {own[key]}{got} is too little{window}; {least} pages are the least",
+            )
+        return tuple(counts)
+
+
+def _runs(group: Group) -> int:
+    """Pages with which a request of any length runs without waiting for its own: a window, and two."""
+    return _reach(group) + 2
+
+
+def _reach(group: Group) -> int:
+    """Pages of history that a request keeps; of full attention more than any window."""
+    return 2**62 if group.full else group.runs_in(2**31) - 1
+
+
+def _tokens(group: Group) -> int:
+    need = group.spec.need
+    return 0 if isinstance(need, Full) else need.tokens
+
+
+def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings) -> list[str]:
+    """A line for each pool: pages, bytes, and what they hold."""
+    lines = []
+    page, typical = settings.page_size, settings.typical_tokens
+    for tier, pages, sizes in (("device", pools.device, pools.page_bytes), ("host", pools.host, pools.slots)):
+        for spec, count, nbytes in zip(groups, pages, sizes, strict=True):
+            if not count:
+                continue
+            group = group_of(spec, page)
+            many, one = count / kept(group, typical), f"prefixes of {typical} tokens"
+            if not group.full:
+                many, one = count / (_reach(group) + 1), f"windows of {_tokens(group)} tokens and a page"
+            size = f"{count} pages = {count * page} tokens, {_gib(count * nbytes)}"
+            lines.append(f"{tier} {spec.name}: {size}: room for {many:.3g} {one}")
+    return lines
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
