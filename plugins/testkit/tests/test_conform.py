@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, {subjects!r})
-from kit_subjects import dispatch, eviction, schedule, storage, write
+from kit_subjects import dispatch, eviction, retention, schedule, storage, write
 from stepwell import Capability, NoConfig, Offer
 from stepwell_testkit import conform
 
@@ -65,13 +65,14 @@ def test_right_offers_conform(run):
     done = run(
         "'write', simple(write.Selective), NoConfig()",
         "'evict', simple(eviction.Lru), NoConfig()",
+        "'retain', simple(retention.Ends), NoConfig()",
         "'schedule', simple(schedule.Longest), NoConfig()",
         "'dispatch', ranks, NoConfig()",
         "'storage', simple(storage.Memory), NoConfig()",
         "'storage', files(storage.Files, Capability.PERSISTENT, Capability.SHARED), Folder",
     )
     assert done.status == 0, done.text
-    assert done.text.count(" passed") == 6
+    assert done.text.count(" passed") == 7
     assert "warning" not in done.text
 
 

@@ -15,6 +15,7 @@ from stepwell_testkit.dispatch import DispatchKit
 from stepwell_testkit.eviction import EvictionKit
 from stepwell_testkit.faults import Faults, FaultyStorage
 from stepwell_testkit.kit import Kit, KitError
+from stepwell_testkit.retention import RetentionKit
 from stepwell_testkit.schedule import KitRequest, KitRunning, KitView, ScheduleKit
 from stepwell_testkit.storage import StorageKit
 from stepwell_testkit.world import Adapter, NumpyAdapter, Threads, World
@@ -34,6 +35,7 @@ __all__ = [
     "KitRunning",
     "KitView",
     "NumpyAdapter",
+    "RetentionKit",
     "ScheduleKit",
     "StorageKit",
     "Threads",

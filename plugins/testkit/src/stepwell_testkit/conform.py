@@ -45,6 +45,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "storage": ("StorageKit", ONE.format(fixture="storage")),
     "evict": ("EvictionKit", ONE.format(fixture="policy")),
     "write": ("WriteKit", ONE.format(fixture="policy")),
+    "retain": ("RetentionKit", ONE.format(fixture="policy")),
     "schedule": ("ScheduleKit", ONE.format(fixture="policy")),
     "dispatch": ("DispatchKit", RANKS),
 }
@@ -56,10 +57,10 @@ Settings = object | Callable[[Path], object]
 def conform(kind: str, offer: Offer[Any], settings: Settings, tmp_path: Path, *, limit_bytes: int = 0) -> int:
     """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
 
-    `kind` is the config table (`storage`, `evict`, `write`, `schedule`, `dispatch`). `settings` is an instance of
-    `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among its
-    settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file that
-    runs stands in `tmp_path` afterwards.
+    `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `dispatch`). `settings` is an
+    instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among
+    its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file
+    that runs stands in `tmp_path` afterwards.
     """
     if kind not in TEXTS:
         raise ConfigError(f"there is no conformance kit for {kind!r}; there are kits for {', '.join(TEXTS)}")
