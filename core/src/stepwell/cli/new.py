@@ -17,6 +17,7 @@ KINDS = {
     "storage": ("storage", "A storage backend for Stepwell."),
     "eviction": ("evict", "An eviction policy for Stepwell."),
     "write": ("write", "A write policy for Stepwell."),
+    "retain": ("retain", "A retention policy for Stepwell."),
     "schedule": ("schedule", "A schedule policy for Stepwell."),
     "dispatch": ("dispatch", "A dispatch backend for Stepwell."),
     "command": ("", "A command for Stepwell."),
