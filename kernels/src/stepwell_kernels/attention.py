@@ -1,24 +1,31 @@
 """Paged attention for a ragged batch: some rows extend a prompt by many tokens, others decode one.
 
-Each row's K and V are written into its pages first, then every query attends to its row's pages up to itself. Decode
-rows of similar length run together over gathered pages; a prompt's rows run block by block. Queries of one KV head are
-handled as one block, so K and V are never repeated. Everything that all layers share is laid out once, in `Batch`.
+Each row's K and V are written into its pages first, then every query attends to its row's pages up to itself: to all of
+them, to a window, or to its own chunk. Decode rows of similar length run together over gathered pages; a prompt's rows
+run block by block. Queries of one KV head are handled as one block, so K and V are never repeated. Everything that all
+layers of a group share is laid out once, in `Batch`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention
 
+from stepwell_kernels.scores import Scores, attend
+
 PADDING, SLACK = 1.25, 64
 """Decode rows share a gather while its padded length stays within this factor, and so many tokens, of their own."""
 BLOCK = 1024
 """Most queries of a prompt that share a mask, so that masks stay small beside long histories."""
+WINDOW_BLOCK = 128
+"""Least queries of a prompt's block under a window: blocks are as long as the window, so that half of what they read is
+seen, and never so short that there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class RaggedRow:
     """Its page table, for at least start + count tokens; -1 where a window has left a page behind."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Prompt:
     span: slice
     """Of the flat batch."""
@@ -43,6 +50,14 @@ class _Prompt:
     """How many tokens of those pages are read."""
     mask: torch.Tensor | None
     """[queries, tokens]: true where a query sees a token; None: plainly causal."""
+
+    @cached_property
+    def seen(self) -> torch.Tensor:
+        """The mask, also where it is plainly causal."""
+        if self.mask is not None:
+            return self.mask
+        places = torch.arange(self.tokens, device=self.pages.device)
+        return places[None, :] <= places[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +80,17 @@ class Batch:
         device: torch.device | str,
         window: int | None = None,
         block: int = BLOCK,
+        chunk: int | None = None,
     ) -> None:
-        """`window`: tokens of history that a query sees beside itself; None: all.
+        """`window`: tokens of history that a query sees beside itself; `chunk`: it sees those since a multiple of it.
 
-        Raises ValueError where a row's table lacks a page that it writes or reads.
+        Neither: it sees all. Raises ValueError where a row's table lacks a page that it writes or reads.
         """
-        self._page_size, self._device, self._window = page_size, device, window
+        if window is not None and chunk is not None:
+            raise ValueError("a layer sees a window or a chunk, not both")
+        self._page_size, self._device, self._window, self._chunk = page_size, device, window, chunk
+        if window is not None:
+            block = min(block, max(window, WINDOW_BLOCK))
         self.tokens = sum(row.count for row in rows)
         starts = np.cumsum([0, *(row.count for row in rows)]).tolist()
         flat = np.concatenate([self._slots(row) for row in rows]) if rows else np.empty(0, np.int64)
@@ -97,11 +117,24 @@ class Batch:
             raise ValueError(f"a row of {row.start} + {row.count} tokens needs a page that its table lacks")
         return pages
 
+    @property
+    def _all(self) -> bool:
+        """Whether a query sees its whole history."""
+        return self._window is None and self._chunk is None
+
+    def _first(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """First token that each of the queries at `places` sees."""
+        if self._window is not None:
+            return np.maximum(places - self._window, 0)
+        if self._chunk is not None:
+            return places // self._chunk * self._chunk
+        return np.zeros_like(places)
+
     def _low(self, place: int) -> int:
         """First token, floored to a page, that a query at `place` may see."""
-        if self._window is None:
+        if self._all:
             return 0
-        return max(0, place - self._window) // self._page_size * self._page_size
+        return int(self._first(np.array(place))) // self._page_size * self._page_size
 
     def _history(self, row: RaggedRow, low: int, end: int) -> npt.NDArray[np.int64]:
         """Pages that hold the tokens [low, end)."""
@@ -112,12 +145,12 @@ class Batch:
         low, end = self._low(start), start + count
         pages = torch.from_numpy(self._history(row, low, end))[None].to(self._device)
         mask = None
-        if low or start or self._window is not None:
+        if start or not self._all:
             seen = torch.arange(low, end, device=self._device)[None, :]
-            own = torch.arange(start, end, device=self._device)[:, None]
-            mask = seen <= own
-            if self._window is not None:
-                mask &= seen >= own - self._window
+            own = np.arange(start, end)
+            mask = seen <= torch.from_numpy(own).to(self._device)[:, None]
+            if not self._all:
+                mask &= seen >= torch.from_numpy(self._first(own)).to(self._device)[:, None]
         return _Prompt(slice(first + at, first + at + count), pages, end - low, mask)
 
     def _together(self, rows: list[tuple[int, RaggedRow]]) -> list[_Decode]:
@@ -137,10 +170,11 @@ class Batch:
         width = max(len(pages) for pages in own)
         table = np.stack([np.pad(pages, (0, width - len(pages)), mode="edge") for pages in own])
         places = np.arange(width * self._page_size)[None, :]
-        ends = np.array([row.start - self._low(row.start) for _, row in rows])[:, None]
-        seen = places <= ends
-        if self._window is not None:
-            seen &= places >= ends - self._window
+        starts = np.array([row.start for _, row in rows])
+        lows = np.array([self._low(row.start) for _, row in rows])
+        seen = places <= (starts - lows)[:, None]
+        if not self._all:
+            seen &= places >= (self._first(starts) - lows)[:, None]
         mask = torch.from_numpy(seen).to(self._device)[:, None, None, :]
         index = torch.tensor([at for at, _ in rows], dtype=torch.int64, device=self._device)
         return _Decode(index, torch.from_numpy(table).to(self._device), mask)
@@ -152,44 +186,69 @@ def write_pages(pages: torch.Tensor, values: torch.Tensor, batch: Batch) -> None
 
 
 def paged_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: Batch, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: Batch,
+    scale: float,
+    sinks: torch.Tensor | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
-    """Attend from `query` [tokens, heads, head_dim] to a layer's pages, which hold the batch's own tokens already.
+    """Attend from `query` [tokens, heads, key_dim] to a layer's pages, which hold the batch's own tokens already.
 
-    `keys`, `values`: [pages, page_size, kv_heads, head_dim]; heads is a multiple of kv_heads. Answers [tokens, heads,
-    head_dim].
+    `keys`, `values`: [pages, page_size, kv_heads, their own dim]; heads is a multiple of kv_heads. `sinks`: [heads], in
+    every query's softmax the score of one more token, whose value is zero. `softcap`: scores become
+    softcap * tanh(score / softcap). Answers [tokens, heads, value_dim].
     """
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    heads = query.shape[1]
+    scores = None
+    if sinks is not None or softcap is not None:
+        scores = Scores(scale, None if sinks is None else sinks.view(keys.shape[2], -1), softcap)
+    out = torch.empty((query.shape[0], heads, values.shape[3]), dtype=query.dtype, device=query.device)
     for decode in batch.decodes:
-        out[decode.rows] = _attend_decode(query[decode.rows], keys, values, decode, scale)
+        out[decode.rows] = _attend_decode(query[decode.rows], keys, values, decode, scale, scores)
     for prompt in batch.prompts:
-        out[prompt.span] = _attend_prompt(query[prompt.span], keys, values, prompt, scale)
+        out[prompt.span] = _attend_prompt(query[prompt.span], keys, values, prompt, scale, scores)
     return out
 
 
 def _attend_decode(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, decode: _Decode, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    decode: _Decode,
+    scale: float,
+    scores: Scores | None,
 ) -> torch.Tensor:
     rows, heads, dim = query.shape
     k, v = _gather(keys, decode.pages), _gather(values, decode.pages)
     grouped = query.reshape(rows, keys.shape[2], -1, dim)
-    found = scaled_dot_product_attention(grouped, k, v, attn_mask=decode.mask, scale=scale)
-    return found.reshape(rows, heads, dim)
+    if scores is None:
+        found = scaled_dot_product_attention(grouped, k, v, attn_mask=decode.mask, scale=scale)
+    else:
+        found = attend(grouped[:, :, :, None], k, v, decode.mask[:, :, None], scores)
+    return found.reshape(rows, heads, -1)
 
 
 def _attend_prompt(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, prompt: _Prompt, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    prompt: _Prompt,
+    scale: float,
+    scores: Scores | None,
 ) -> torch.Tensor:
     count, heads, dim = query.shape
     groups = heads // keys.shape[2]
     grouped = query.reshape(count, -1, groups, dim).permute(1, 2, 0, 3)
-    k, v = (
-        _gather(pages, prompt.pages)[0, :, : prompt.tokens][:, None].expand(-1, groups, -1, -1)
-        for pages in (keys, values)
-    )
-    mask = prompt.mask
-    found = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
-    return found.permute(2, 0, 1, 3).reshape(count, heads, dim)
+    k, v = (_gather(pages, prompt.pages)[:, :, : prompt.tokens] for pages in (keys, values))
+    if scores is None:
+        mask = prompt.mask
+        wide = (side[0, :, None].expand(-1, groups, -1, -1) for side in (k, v))
+        found = scaled_dot_product_attention(grouped, *wide, attn_mask=mask, is_causal=mask is None, scale=scale)
+    else:
+        found = attend(grouped[None], k, v, prompt.seen, scores)[0]
+    return found.permute(2, 0, 1, 3).reshape(count, heads, -1)
 
 
 def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
