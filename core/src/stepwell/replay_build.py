@@ -17,15 +17,16 @@ from stepwell.assemble import Place, make
 from stepwell.cache.cache import Cache, CacheShape
 from stepwell.config import DEFAULT, Config
 from stepwell.engine.brain import Brain, BrainSettings
+from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.plugins import Registry
 from stepwell.replay.links import Link, SimStore
+from stepwell.replay.model import pretend
 from stepwell.replay.settings import ReplaySettings
 from stepwell.replay.variants import Variant
 from stepwell.replay.virtual import Parts
 from stepwell.schedule.timing import Machine
 from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings
 from stepwell.sizing import size
-from stepwell.types import Full, GroupSpec
 
 MAX_RUNNING = 256
 """Where the config does not say; the default of `engine.max_running` is one for small machines."""
@@ -42,32 +43,32 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
     cache_settings = config.bind("cache", CacheSettings)
     if config.origin("cache", "page_size") is DEFAULT:
         cache_settings = replace(cache_settings, page_size=page_size)
-    timing = settings.timing
-    group = GroupSpec("full", Full(), int(timing.kv_bytes), tuple(range(timing.layers)))
-    pools = size(config, cache_settings, (group,), settings.device_bytes)
-    host = pools.host if variant.host else (0,)
+    model = pretend(config, settings)
+    pools = size(config, cache_settings, model.groups, model.device_bytes)
+    host = pools.host if variant.host else (0,) * len(model.groups)
     storage_gib = settings.storage_gib if variant.storage else 0.0
     if storage_gib and not any(host):
         raise config.error("replay", "storage_gib", "storage needs a host tier; set cache.host_gib or cache.host_pages")
 
+    faults = Faults()
     cache = Cache(
-        CacheShape((group,), cache_settings.page_size, pools.device, host),
-        evict=lambda tier, spec: _made(config, registry, "evict", EvictionPolicy),
-        write=_made(config, registry, "write", WritePolicy),
-        retain=_made(config, registry, "retain", RetentionPolicy),
+        CacheShape(model.groups, cache_settings.page_size, pools.device, host),
+        evict=lambda tier, spec: SafeEviction(eviction(config, registry), faults),
+        write=SafeWrite(_made(config, registry, "write", WritePolicy), faults),
+        retain=SafeRetention(_made(config, registry, "retain", RetentionPolicy), faults),
         storage=storage_gib > 0,
     )
-    model = ModelInfo(settings.preset, settings.preset, "bfloat16", "replay", LONGEST, LONGEST, ())
+    info = ModelInfo(model.name, model.name, "bfloat16", "replay", LONGEST, LONGEST, ())
     brain = Brain(
-        model=model,
+        model=info,
         cache=cache,
         policy=_made(config, registry, "schedule", SchedulePolicy),
         prefetch=_made(config, registry, "prefetch", PrefetchPolicy) if storage_gib else None,
         settings=_limits(config),
     )
-    page_bytes = group.token_bytes * cache_settings.page_size
-    parts = Parts(brain, cache, model, (group,), cache_settings.page_size, Machine(timing, [page_bytes]))
-    parts.keep, parts.devices = variant.cache, settings.devices
+    faults.also = brain.counters.fault
+    parts = Parts(brain, cache, info, model.groups, pools.page_bytes, Machine(model.timing, pools.page_bytes))
+    parts.keep, parts.devices, parts.sample_every = variant.cache, settings.devices, settings.sample_every
     if storage_gib:
         latency = settings.storage_latency_ms / 1e3
         parts.store = SimStore(int(storage_gib * GIB))
@@ -82,6 +83,8 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
         "storage_gib": storage_gib,
         **{role: config.use(role, default) for role, default in DEFAULTS.items()},
     }
+    if settings.model:
+        setup |= {"model": settings.model, "windows": settings.windows}
     return parts, setup
 
 

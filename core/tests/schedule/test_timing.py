@@ -37,21 +37,21 @@ def test_loads_hide_behind_the_compute_but_for_one_layer():
 
 def test_decode_steps_sum_up():
     batch = rows((100, 1), (300, 1), (50, 1))
-    context = 453
     one_by_one = sum(
         PLAIN.step(tuple(Row(row.slot, row.start + step, 1, None, True) for row in batch)) for step in range(40)
     )
-    assert PLAIN.decode(3, context, 40) == pytest.approx(one_by_one)
+    assert PLAIN.decode([100, 300, 50]).seconds(40) == pytest.approx(one_by_one)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_horizon_stops_with_the_step_in_which_the_time_is_up(preset):
     timing = PRESETS[preset]
     for seconds in (0.0, 0.01, 0.3, 1e9):
-        steps = timing.decode_until(8, 4000, 64, seconds)
+        decoding = timing.decode([499] * 8)
+        steps = decoding.until(64, seconds)
         assert 1 <= steps <= 64
-        assert steps == 64 or timing.decode(8, 4000, steps) >= seconds
-        assert steps == 1 or timing.decode(8, 4000, steps - 1) < seconds
+        assert steps == 64 or decoding.seconds(steps) >= seconds
+        assert steps == 1 or decoding.seconds(steps - 1) < seconds
 
 
 def test_a_machine_runs_plans():
@@ -62,7 +62,7 @@ def test_a_machine_runs_plans():
     plan = StepPlan(1, rows=rows((100, 20)), loads=(PageCopy(1, 0, ids, ids),))
     assert machine.run(plan) == (1, PLAIN.step(plan.rows, 2000))
     plan = StepPlan(2, rows=rows((100, 1)), horizon=30)
-    assert machine.run(plan) == (30, PLAIN.decode(1, 101, 30))
+    assert machine.run(plan) == (30, PLAIN.decode([100]).seconds(30))
     steps, seconds = machine.run(plan, 0.01)
-    assert steps == PLAIN.decode_until(1, 101, 30, 0.01)
-    assert seconds == PLAIN.decode(1, 101, steps)
+    assert steps == PLAIN.decode([100]).until(30, 0.01)
+    assert seconds == PLAIN.decode([100]).seconds(steps)

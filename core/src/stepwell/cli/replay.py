@@ -15,6 +15,7 @@ from rich.table import Table
 from stepwell.cli.options import config_options, read_config
 from stepwell.errors import ConfigError
 from stepwell.replay import instant, trace
+from stepwell.replay.answers import with_answers
 from stepwell.replay.html import page
 from stepwell.replay.result import Result, percentiles
 from stepwell.replay.trace import MOONCAKE_BLOCK, Arrival
@@ -35,10 +36,12 @@ class Asked:
     config: str | None
     sets: tuple[str, ...]
     price: float | None
+    answers: bool
 
     def arrivals(self) -> list[Arrival]:
         """The trace."""
-        return trace.load(self.trace, block=self.block or MOONCAKE_BLOCK, limit=self.limit, speed=self.speed)
+        arrivals = trace.load(self.trace, block=self.block or MOONCAKE_BLOCK, limit=self.limit, speed=self.speed)
+        return with_answers(arrivals) if self.answers else arrivals
 
 
 @click.command(name="replay")
@@ -53,6 +56,12 @@ class Asked:
     show_default=True,
     help="Arrivals come so many times as fast.",
 )
+@click.option(
+    "--with-answers", "answers", is_flag=True, help="Take an answer to be in the prompt that goes on behind it."
+)
+@click.option(
+    "--model", metavar="CONFIG.json", help="Model whose groups, bytes and arithmetic count; as replay.model does."
+)
 @click.option("--instant", "timeless", is_flag=True, help="Take time out: drive the index directly, device tier only.")
 @click.option("--ablate", is_flag=True, help="Repeat it with each part off.")
 @click.option("--price", type=click.FloatRange(0), help="Price of an hour of the device, for money per million tokens.")
@@ -66,6 +75,8 @@ def command(
     block_tokens: int | None,
     limit: int | None,
     speed: float,
+    answers: bool,
+    model: str | None,
     timeless: bool,
     ablate: bool,
     price: float | None,
@@ -78,7 +89,11 @@ def command(
     TRACE is Mooncake JSONL (timestamp, input_length, output_length, hash_ids) or text JSONL (timestamp, input, output),
     plain or gzipped.
     """
-    asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price)
+    if model is not None:
+        sets = (*sets, f"replay.model={model}")
+    asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price, answers)
+    if timeless and model is not None:
+        raise ConfigError("--instant knows no model, only blocks: leave --instant or --model out")
     if timeless and ablate:
         raise ConfigError("--ablate needs time: leave --instant or --ablate out")
     if html_path is not None and not html_path.parent.is_dir():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepwell.types import PageKey
+from stepwell.types import TAG_BYTES, PageKey
 
 
 @dataclass(slots=True)
@@ -51,3 +51,7 @@ class SimStore:
             self.used += page_bytes
         while self.used > self._capacity:
             self.used -= self._keys.popitem(last=False)[1]
+
+    def pages(self) -> Counter[bytes]:
+        """Pages held, by their group's tag."""
+        return Counter(key[-TAG_BYTES:] for key in self._keys)

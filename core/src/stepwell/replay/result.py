@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 PERCENTILES = (50, 90, 99, 100)
+DIRECTIONS = ("load", "save", "store", "fetch")
 
 
 @dataclass(slots=True)
@@ -36,6 +37,57 @@ class Hits:
 
 
 @dataclass(slots=True)
+class Restorable:
+    """How many of the finished requests could go on from where they ended."""
+
+    every: int
+    """Finished requests between two counts; 0: none was made."""
+    samples: list[int] = field(default_factory=list)
+    """Counted along the trace, at its end last."""
+
+    @property
+    def last(self) -> int:
+        """At the end of the trace."""
+        return self.samples[-1] if self.samples else 0
+
+    @property
+    def mean(self) -> float:
+        """Over all counts."""
+        return sum(self.samples) / len(self.samples) if self.samples else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """The stable fields."""
+        return {"last": self.last, "mean": round(self.mean, 1), "every": self.every, "samples": self.samples}
+
+
+@dataclass(slots=True)
+class Group:
+    """One attention group of the model: what it was given, what it moved, and what it held in the end."""
+
+    layers: int
+    token_bytes: int
+    page_bytes: int
+    device_pages: int
+    host_pages: int
+    moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    """Bytes in each direction."""
+    held: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("device", "host", "storage"), 0))
+    """Pages in each tier at the end."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable fields."""
+        return {
+            "layers": self.layers,
+            "token_bytes": self.token_bytes,
+            "page_bytes": self.page_bytes,
+            "device_pages": self.device_pages,
+            "host_pages": self.host_pages,
+            "held": {tier: {"pages": n, "bytes": n * self.page_bytes} for tier, n in self.held.items()},
+            "bytes_moved": dict(self.moved),
+        }
+
+
+@dataclass(slots=True)
 class Result:
     """One replay, whole."""
 
@@ -45,7 +97,7 @@ class Result:
     finished: int = 0
     refused: int = 0
     output_tokens: int = 0
-    bytes_moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("load", "save", "store", "fetch"), 0))
+    bytes_moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
     computed_tokens: int = 0
     """Prompt tokens that were computed, those of retracted requests again."""
     token_bytes: int = 0
@@ -59,6 +111,8 @@ class Result:
     steps: int = 0
     wall_s: float = 0.0
     price_per_hour: float | None = None
+    groups: dict[str, Group] = field(default_factory=dict)
+    restorable: Restorable | None = None
     setup: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -109,6 +163,8 @@ class Result:
             "ttft_s": percentiles(self.ttft_s),
             "latency_s": percentiles(self.latency_s),
             "wall_s": round(self.wall_s, 4),
+            "groups": {name: group.as_json() for name, group in self.groups.items()},
+            **({"restorable": self.restorable.as_json()} if self.restorable else {}),
             "setup": self.setup,
         }
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from stepwell.schedule.timing import PRESETS, Timing
+from stepwell.schedule.timing import PRESETS
 
 DEVICE_GIB = {"h200-llama8b": 105.0, "a10g-llama8b": 5.0, "cpu-smollm2": 1.0}
 """What weights and activations leave for pages on each preset's device: 141, 24 and no GB of memory, at 92%."""
@@ -15,7 +15,13 @@ class ReplaySettings:
     """The `[replay]` table: model, device and storage that a replay simulates. Pages are set in `[cache]`."""
 
     preset: str = "h200-llama8b"
-    """Model and device of the timing model: h200-llama8b, a10g-llama8b or cpu-smollm2."""
+    """Device and, unless `model` says another, model: h200-llama8b, a10g-llama8b or cpu-smollm2."""
+    model: str | None = None
+    """A model's Hugging Face config.json, or the folder that has it; it takes the place of the preset's model."""
+    windows: bool = True
+    """Off: layers of `model` that see a window are cached as if they saw everything."""
+    restorable_every: int | None = None
+    """Count after so many finished requests how many could be restored; 0: never. Unset: 1000 with `model`, else 0."""
     devices: int = 4
     """Devices that share the model evenly: arithmetic, bandwidth, link and memory of all of them together."""
     storage_gib: float = 0.0
@@ -28,16 +34,11 @@ class ReplaySettings:
     """Of each transfer and of each question what storage holds."""
 
     @property
-    def timing(self) -> Timing:
-        """The preset's model on all devices."""
-        one, n = PRESETS[self.preset], self.devices
-        return replace(one, flops=one.flops * n, bandwidth=one.bandwidth * n, link=one.link * n)
-
-    @property
-    def device_bytes(self) -> int:
-        """For pages, on all devices: the weights are there once, whatever their number."""
-        weights = PRESETS[self.preset].weight_bytes * (self.devices - 1)
-        return int(DEVICE_GIB[self.preset] * 2**30 * self.devices + weights)
+    def sample_every(self) -> int:
+        """Finished requests between two counts of those that could be restored; 0: none is made."""
+        if self.restorable_every is None:
+            return 1000 if self.model else 0
+        return self.restorable_every
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -47,6 +48,8 @@ class ReplaySettings:
         for name in ("storage_read_gb_s", "storage_write_gb_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        if self.restorable_every is not None and self.restorable_every < 0:
+            raise ValueError(f"restorable_every: {self.restorable_every} is less than 0")
         for name in ("storage_gib", "storage_latency_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is less than 0")

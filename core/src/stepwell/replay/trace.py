@@ -34,10 +34,17 @@ class Arrival:
     """One id a block, the last block may be partial."""
     block: int
     """Tokens a block."""
+    answer: tuple[int, ...] | None = None
+    """Its tokens, where the trace tells them."""
 
     def tokens(self) -> bytes:
         """The prompt as int32 bytes: every token of a block is its id, so equal blocks are equal bytes."""
         return np.repeat(self.ids, self.block)[: self.input_length].tobytes()
+
+    def answer_tokens(self) -> bytes:
+        """The answer as int32 bytes."""
+        said = self.answer or (FIRST_OUTPUT_TOKEN,) * self.output_length
+        return np.array(said, dtype=np.int32).tobytes()
 
     def block_tokens(self, count: int) -> int:
         """Tokens in the first `count` blocks."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from stepwell.abc.runner import ModelInfo, StepPlan, StepResult
+from stepwell.abc.runner import ModelInfo, PageCopy, Row, StepPlan, StepResult
 from stepwell.cache.cache import Cache, FetchOp, StoreOp
 from stepwell.cache.keys import namespace
 from stepwell.engine.actions import (
@@ -27,11 +28,12 @@ from stepwell.engine.actions import (
 from stepwell.engine.brain import Brain
 from stepwell.engine.messages import Output
 from stepwell.replay.links import Link, SimStore
-from stepwell.replay.result import Hits, Result
+from stepwell.replay.restorable import Restoring
+from stepwell.replay.result import Group, Hits, Result
 from stepwell.replay.trace import FIRST_OUTPUT_TOKEN, Arrival
 from stepwell.schedule.request import Request
 from stepwell.schedule.timing import Machine
-from stepwell.types import DONE, MISSING, GroupSpec, PageKey, PageResult, Sampling
+from stepwell.types import DONE, MISSING, TOKEN_BYTES, GroupSpec, PageKey, PageResult, Sampling, Tier
 
 READ_BATCH = 64
 """Pages a simulated read brings at once, as the live storage threads do."""
@@ -47,7 +49,8 @@ class Parts:
     cache: Cache
     model: ModelInfo
     groups: tuple[GroupSpec, ...]
-    page_size: int
+    page_bytes: tuple[int, ...]
+    """Of a page, by group."""
     machine: Machine
     store: SimStore | None = None
     read: Link | None = None
@@ -55,6 +58,8 @@ class Parts:
     devices: int = 1
     keep: bool = True
     """Whether requests leave pages for others: off, this is serving without a prefix cache."""
+    sample_every: int = 0
+    """Finished requests between two counts of those that could be restored; 0: none is made."""
 
 
 @dataclass(slots=True)
@@ -91,10 +96,30 @@ class Shell:
     device_free_at: float = 0.0
     fetches: dict[int, _Flight] = field(default_factory=dict)
     seen: dict[str, _Seen] = field(default_factory=dict)
+    slots: dict[int, Arrival] = field(default_factory=dict)
+    """Whose turn it is in each slot, where the trace tells answers."""
     result: Result = field(default_factory=lambda: Result(Hits(), Hits()))
     ttft: list[float] = field(default_factory=list)
     latency: list[float] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
+    told: bool = field(init=False)
+    """Whether the trace tells any answer."""
+    namespace: bytes = field(init=False)
+    restoring: Restoring = field(init=False)
+    groups: list[Group] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        self.told = any(arrival.answer is not None for arrival in self.trace)
+        self.namespace = namespace({"model": parts.model.fingerprint})
+        self.restoring = Restoring(parts.cache, self.namespace, parts.sample_every, self._computed)
+        shape = parts.cache.shape
+        self.groups = [
+            Group(len(spec.layers), spec.token_bytes, nbytes, device, host)
+            for spec, nbytes, device, host in zip(
+                parts.groups, parts.page_bytes, shape.device_pages, shape.host_pages, strict=True
+            )
+        ]
 
     def run(self) -> Result:
         """Play the whole trace; deterministic."""
@@ -132,9 +157,9 @@ class Shell:
         self.seen[rid] = _Seen(number, arrival.at)
         return Request(
             rid=rid,
-            namespace=namespace({"model": self.parts.model.fingerprint}),
+            namespace=self.namespace,
             tokens=arrival.tokens(),
-            sampling=Sampling(max_tokens=arrival.output_length, ignore_eos=True),
+            sampling=Sampling(max_tokens=arrival.output_length, ignore_eos=True, seed=number),
             store=self.parts.keep,
         )
 
@@ -173,16 +198,43 @@ class Shell:
             if row.tokens is None:
                 break
             self.result.computed_tokens += row.count
-        tokens = tuple((FIRST_OUTPUT_TOKEN,) * steps if row.sample else () for row in plan.rows)
-        copies = {copy.id: (True,) * len(copy.device) for copy in (*plan.loads, *plan.saves)}
+        tokens = self._sampled(plan, steps)
+        copies = self._copied("load", plan.loads) | self._copied("save", plan.saves)
         self._push(self.device_free_at, partial(StepResult, plan.number, steps, tokens, None, copies))
+
+    def _sampled(self, plan: StepPlan, steps: int) -> tuple[tuple[int, ...], ...]:
+        """What the rows say next: what the trace tells of an answer, else tokens of nobody's prompt."""
+        same = (FIRST_OUTPUT_TOKEN,) * steps
+        if not self.told:
+            return tuple([same if row.sample else () for row in plan.rows])
+        for opened in plan.opens:
+            assert opened.sampling.seed is not None
+            self.slots[opened.slot] = self.trace[opened.sampling.seed]
+        return tuple([self._answer(row, steps, same) if row.sample else () for row in plan.rows])
+
+    def _answer(self, row: Row, steps: int, same: tuple[int, ...]) -> tuple[int, ...]:
+        arrival = self.slots[row.slot]
+        if arrival.answer is None:
+            return same
+        at = row.start + row.count - arrival.input_length
+        return arrival.answer[at : at + steps]
+
+    def _computed(self, number: int) -> bytes:
+        """All tokens of a finished request that have K and V: the last one sampled was not computed."""
+        arrival = self.trace[number]
+        return arrival.tokens() + arrival.answer_tokens()[:-TOKEN_BYTES]
+
+    def _copied(self, direction: str, copies: Sequence[PageCopy]) -> dict[int, tuple[bool, ...]]:
+        for copy in copies:
+            self._count_moved(direction, copy.group, len(copy.device))
+        return {copy.id: (True,) * len(copy.device) for copy in copies}
+
+    def _count_moved(self, direction: str, group: int, pages: int) -> None:
+        self.groups[group].moved[direction] += pages * self.parts.page_bytes[group]
 
     def _events_within(self, begin: float) -> float | None:
         upcoming = self._upcoming(None)
         return None if upcoming is None else upcoming - begin
-
-    def _page_bytes(self, group: int) -> int:
-        return self.parts.groups[group].token_bytes * self.parts.page_size
 
     def _fetch(self, op: FetchOp) -> None:
         batches = [
@@ -199,7 +251,8 @@ class Shell:
         read, keys = flight.batches.pop(0)
         group = flight.op.reads[read][0]
         results = [DONE if held else MISSING for held in self.parts.store.contains(keys)]
-        nbytes = results.count(DONE) * self._page_bytes(group)
+        self._count_moved("fetch", group, results.count(DONE))
+        nbytes = results.count(DONE) * self.parts.page_bytes[group]
         self._push(self.parts.read.send(self.now, nbytes), partial(self._landed, flight, read, results))
 
     def _landed(self, flight: _Flight, read: int, results: Sequence[PageResult]) -> Event:
@@ -213,12 +266,13 @@ class Shell:
 
     def _store(self, op: StoreOp) -> None:
         assert self.parts.write is not None
-        nbytes = len(op.keys) * self._page_bytes(op.group)
+        self._count_moved("store", op.group, len(op.keys))
+        nbytes = len(op.keys) * self.parts.page_bytes[op.group]
         self._push(self.parts.write.send(self.now, nbytes), partial(self._stored, op))
 
     def _stored(self, op: StoreOp) -> Event:
         assert self.parts.store is not None
-        self.parts.store.add(op.keys, self._page_bytes(op.group))
+        self.parts.store.add(op.keys, self.parts.page_bytes[op.group])
         return StoreEnded(op.id, [DONE] * len(op.keys))
 
     def _output(self, output: Output) -> None:
@@ -238,6 +292,7 @@ class Shell:
         self.ttft.append((seen.first if seen.first is not None else self.now) - seen.at)
         self.latency.append(self.now - seen.at)
         self._count(output, seen.number)
+        self.restoring.finished(seen.number)
 
     def _count(self, output: Output, number: int) -> None:
         late = number >= len(self.trace) // 2
@@ -258,4 +313,19 @@ class Shell:
         result.token_bytes = sum(group.token_bytes for group in parts.groups)
         result.retractions = int(brain["retractions"])
         parts.cache.audit()
+        result.groups = self._held()
+        if parts.sample_every:
+            result.restorable = self.restoring.end()
         return result
+
+    def _held(self) -> dict[str, Group]:
+        """The groups, with what each tier holds of them in the end."""
+        parts = self.parts
+        usage = parts.cache.usage()
+        stored = parts.store.pages() if parts.store else Counter[bytes]()
+        for at, (spec, group) in enumerate(zip(parts.groups, self.groups, strict=True)):
+            for tier in (Tier.DEVICE, Tier.HOST):
+                used = usage[tier][at]
+                group.held[tier.value] = used.total - used.free - used.limbo
+            group.held[Tier.STORAGE.value] = stored[spec.tag]
+        return {spec.name: group for spec, group in zip(parts.groups, self.groups, strict=True)}

@@ -1,0 +1,87 @@
+"""The model and the devices that a replay pretends to have: a preset's own model, or one from a Hugging Face config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepwell.config import Config
+from stepwell.errors import ConfigError
+from stepwell.models import read_shape
+from stepwell.replay.settings import DEVICE_GIB, ReplaySettings
+from stepwell.replay.weights import timing_of
+from stepwell.schedule.timing import PRESETS, Timing
+from stepwell.types import Full, GroupSpec
+
+GIB = 2**30
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pretended:
+    """A model on devices."""
+
+    name: str
+    timing: Timing
+    """Of all devices together."""
+    groups: tuple[GroupSpec, ...]
+    device_bytes: int
+    """For pages, on all devices together."""
+
+
+def pretend(config: Config, settings: ReplaySettings) -> Pretended:
+    """What the `[replay]` table says. Raises ConfigError where a model cannot be read or does not fit."""
+    device = PRESETS[settings.preset]
+    room = DEVICE_GIB[settings.preset] * GIB + device.weight_bytes
+    if settings.model is None:
+        group = GroupSpec("full", Full(), int(device.kv_bytes), tuple(range(device.layers)))
+        return _on(settings, settings.preset, device, (group,), room, device.weight_bytes)
+    path, fields = _read(config, settings.model)
+    try:
+        shape = read_shape(fields)
+        timing, held = timing_of(shape, fields, device)
+    except ConfigError as error:
+        raise config.error("replay", "model", f"{path}: {error}") from error
+    least = int(held // room) + 1
+    if settings.devices < least:
+        raise config.error(
+            "replay",
+            "model",
+            f"the weights take {held / 1e9:,.1f} GB, and {settings.devices} x {settings.preset} have "
+            f"{room * settings.devices / 1e9:,.1f} GB for weights and pages; set replay.devices to {least} or more",
+        )
+    groups = shape.groups() if settings.windows else (_all_full(shape.groups()),)
+    return _on(settings, settings.model, timing, groups, room, held)
+
+
+def _on(
+    settings: ReplaySettings, name: str, one: Timing, groups: tuple[GroupSpec, ...], room: float, held: float
+) -> Pretended:
+    """Devices share a model evenly; the weights are there once, whatever their number."""
+    n = settings.devices
+    timing = replace(one, flops=one.flops * n, bandwidth=one.bandwidth * n, link=one.link * n)
+    return Pretended(name, timing, groups, int(room * n - held))
+
+
+def _all_full(groups: tuple[GroupSpec, ...]) -> GroupSpec:
+    """All layers as one group that keeps the whole history, as a cache without windows holds them."""
+    layers = sorted(layer for group in groups for layer in group.layers)
+    return GroupSpec("full", Full(), sum(group.token_bytes for group in groups), tuple(layers))
+
+
+def _read(config: Config, model: str) -> tuple[Path, Mapping[str, object]]:
+    path = Path(model).expanduser()
+    if path.is_dir():
+        path /= CONFIG
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = f"{path} cannot be read ({error.strerror}); give a model's {CONFIG}, or the folder that has it"
+        raise config.error("replay", "model", why) from error
+    except ValueError as error:
+        raise config.error("replay", "model", f"{path} is no JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise config.error("replay", "model", f"{path} is no model's config: it holds no table of fields")
+    return path, fields
