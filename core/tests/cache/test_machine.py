@@ -29,6 +29,8 @@ NEEDS: tuple[tuple[Any, ...], ...] = (
     (Full(), Full(), Window(8)),
     (Window(6),),
     (Window(3), Chunked(4)),
+    (Full(), Window(1), Window(100)),
+    (Full(), Window(16), Chunked(24)),
 )
 T = TypeVar("T")
 
@@ -466,7 +468,7 @@ SELDOM = ("save", "saved", "store", "stored", "launch", "complete", "complete", 
 class Machine(RuleBasedStateMachine):
     @initialize(
         needs=st.sampled_from(NEEDS),
-        page=st.sampled_from((1, 2, 3)),
+        page=st.sampled_from((1, 2, 3, 4, 16)),
         device=st.integers(12, 40),
         host=st.sampled_from((0, 6, 20, 60)),
         writer=st.sampled_from(WRITERS),
@@ -491,12 +493,12 @@ TestMachine.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("seed", range(48))
 def test_long_walks(seed: int) -> None:
     draw = FromSeed(seed)
     writer = WRITERS[seed // len(NEEDS) % len(WRITERS)]
     needs = NEEDS[seed % len(NEEDS)]
-    world = World(needs, draw.pick((1, 2, 3)), draw.number(16, 60), draw.pick((0, 6, 20, 60)), writer, seed % 4 == 0)
+    world = World(needs, draw.pick((1, 2, 3, 4, 16)), draw.number(16, 60), draw.pick((0, 6, 20, 60)), writer, seed % 4 == 0)
     for _ in range(300):
         getattr(world, draw.pick(OFTEN if draw.number(0, 2) else SELDOM))(draw)
         world.sound()

@@ -1,7 +1,7 @@
 """Worked examples of windows in a tree, with token numbers: what stays usable, what goes, what travels.
 
-They are those that a tree with whole-node tombstones was seen to do; ours keeps presence by page. Where it does better on
-purpose, the example says so. `freed`: below it the request had let go of its window pages before it published.
+They are those that a tree with whole-node tombstones was seen to do; ours keeps presence by page. Where it does better
+on purpose, the example says so. `freed`: below it the request had let go of its window pages before it published.
 """
 
 from __future__ import annotations
