@@ -16,6 +16,8 @@ from stepwell.types import Chunked, Full, GroupSpec, Need, Window
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of K and V as a model's dtype stores them; a dtype of quantised weights keeps K and V in bfloat16."""
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INNER = ("text_config", "language_config", "llm_config")
+"""Where a model for text and images says what its text part is."""
 
 Fields = Mapping[str, object]
 
@@ -71,34 +73,53 @@ def read_shape(config: Fields) -> ModelShape:
     Of a model for text and images the text's part counts. Raises ConfigError that names what is missing or what kind of
     layer keeps something other than K and V.
     """
-    inner = config.get("text_config")
-    text: Fields = {**config, **inner} if isinstance(inner, Mapping) else config
+    inner = next((part for name in INNER if isinstance(part := config.get(name), Mapping)), {})
+    said: Fields = {**config, **inner}
+    text = {**LEFT_OUT.get(_family(said), {}), **said}
     count = _whole(text, "num_hidden_layers")
-    needs = _needs(text, count)
-    layers = tuple(_layer(text, need) for need in needs)
     context = _optional(text, "max_position_embeddings") or 0
-    return ModelShape(str(text.get("model_type", "")), layers, context, _item_bytes(text))
+    layers = []
+    for number, kind in enumerate(_kinds(text, count)[: count - (_optional(text, "num_kv_shared_layers") or 0)]):
+        own = _own(text, number, kind)
+        layers.append(_layer(own, _need(own, number, kind, context)))
+    if not layers:
+        raise ConfigError("no layer of the model keeps K and V of its own")
+    return ModelShape(str(text.get("model_type", "")), tuple(layers), context, _item_bytes(text))
+
+
+def _family(text: Fields) -> str:
+    return str(text.get("model_type", "")).removesuffix("_text")
+
+
+def _own(text: Fields, number: int, kind: str) -> Fields:
+    """The config as one layer sees it."""
+    apart = text.get("per_layer_config")
+    if isinstance(apart, Mapping):
+        return {**text, **next((fields for key, fields in apart.items() if int(key) == number), {})}
+    if kind == FULL and "global_head_dim" in text:
+        heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v", True) else None
+        heads = heads or text.get("num_key_value_heads")
+        return {**text, "head_dim": text["global_head_dim"], "num_key_value_heads": heads}
+    return text
 
 
 # --- what each layer needs -------------------------------------------------------------------------------------------
 
 
-def _needs(text: Fields, count: int) -> list[Need]:
-    kinds = _kinds(text, count)
-    window, chunk = _window(text), _optional(text, "attention_chunk_size")
-    found: list[Need] = []
-    for number, kind in enumerate(kinds):
-        if kind == FULL:
-            found.append(Full())
-        elif kind == SLIDING and window:
-            found.append(Window(window - 1))
-        elif kind == CHUNKED and chunk:
-            found.append(Chunked(chunk))
-        elif kind in (SLIDING, CHUNKED):
-            raise ConfigError(f"layer {number} has {kind}, but the config does not say how far it sees")
-        else:
-            raise ConfigError(f"layer {number} is a layer of {kind}, which keeps no K and V; it is not supported yet")
-    return found
+def _need(text: Fields, number: int, kind: str, context: int) -> Need:
+    """A window or a chunk as long as the longest request is no bound at all."""
+    if kind == FULL:
+        return Full()
+    reach = _history(text) if kind == SLIDING else _optional(text, "attention_chunk_size")
+    if kind not in (SLIDING, CHUNKED):
+        raise ConfigError(
+            f"layer {number} is a layer of {kind}, which keeps no K and V of each token; not supported yet"
+        )
+    if reach is None:
+        raise ConfigError(f"layer {number} has {kind}, but the config does not say how far it sees")
+    if context and reach >= context - (kind == SLIDING):
+        return Full()
+    return Window(reach) if kind == SLIDING else Chunked(reach)
 
 
 def _kinds(text: Fields, count: int) -> list[str]:
@@ -108,25 +129,27 @@ def _kinds(text: Fields, count: int) -> list[str]:
         if len(listed) < count:
             raise ConfigError(f"layer_types has {len(listed)} layers, and num_hidden_layers is {count}")
         return [str(kind) for kind in listed[:count]]
-    kind = str(text.get("model_type", ""))
+    family = _family(text)
     for name, say in OLDER.items():
-        if name in text or name == kind:
+        if name in text or name == family:
             return say(text, count)
     return [SLIDING if _slides(text) else FULL] * count
 
 
-def _slides(text: Fields) -> bool:
-    return bool(_window(text)) and text.get("use_sliding_window", True) is not False
+def _slides(text: Fields, *, unsaid: bool = True) -> bool:
+    return bool(_history(text)) and text.get("use_sliding_window", unsaid) is not False
 
 
-def _window(text: Fields) -> int | None:
-    return _optional(text, "sliding_window") or _optional(text, "sliding_window_size")
+def _history(text: Fields) -> int | None:
+    """Tokens that a layer with a window sees before the one it computes, which `sliding_window` counts as well."""
+    before, window = _optional(text, "sliding_window_size"), _optional(text, "sliding_window")
+    return before or (window - 1 if window else None)
 
 
 def _by_pattern(text: Fields, count: int) -> list[str]:
     """Every n-th layer is full, or a word of L and G says it."""
     pattern = text.get("sliding_window_pattern")
-    if not _window(text) or pattern is None:
+    if not _history(text) or pattern is None:
         return [FULL] * count
     if isinstance(pattern, str):
         return list(islice(cycle([SLIDING if letter == "L" else FULL for letter in pattern]), count))
@@ -145,19 +168,24 @@ def _by_flags(text: Fields, count: int) -> list[str]:
 def _by_depth(text: Fields, count: int) -> list[str]:
     """The first layers are full."""
     first = _whole(text, "max_window_layers")
-    return [SLIDING if _slides(text) and number >= first else FULL for number in range(count)]
+    return [SLIDING if _slides(text, unsaid=False) and number >= first else FULL for number in range(count)]
 
 
-def _alternating(text: Fields, count: int) -> list[str]:
-    return [FULL if number % 2 or not _window(text) else SLIDING for number in range(count)]
+def _last_of(every: int) -> Callable[[Fields, int], list[str]]:
+    """Every so many layers the last is full, unless the config has a pattern of its own."""
+    return lambda text, count: _by_pattern({"sliding_window_pattern": every, **text}, count)
 
 
-def _five_to_one(text: Fields, count: int) -> list[str]:
-    return _by_pattern({"sliding_window_pattern": 6, **text}, count)
+def _first_of_four(text: Fields, count: int) -> list[str]:
+    return [SLIDING if number % 4 and _history(text) else FULL for number in range(count)]
 
 
-def _three_to_one(text: Fields, count: int) -> list[str]:
-    return _by_pattern({"sliding_window_pattern": 4, **text}, count)
+def _last_of_six_and_first(text: Fields, count: int) -> list[str]:
+    return [FULL, *_last_of(6)(text, count)[1:]]
+
+
+def _last_of_six_and_last(text: Fields, count: int) -> list[str]:
+    return [*_last_of(6)(text, count)[:-1], FULL]
 
 
 def _by_rope(text: Fields, count: int) -> list[str]:
@@ -175,15 +203,34 @@ OLDER: Mapping[str, Callable[[Fields, int], list[str]]] = {
     "hybrid_layer_pattern": _by_flags,
     "sliding_window_pattern": _by_pattern,
     "max_window_layers": _by_depth,
-    "gpt_oss": _alternating,
-    "gemma2": _alternating,
-    "gemma3": _five_to_one,
-    "gemma3_text": _five_to_one,
-    "cohere2": _three_to_one,
+    "gpt_oss": _last_of(2),
+    "gemma2": _last_of(2),
+    "gemma3": _last_of(6),
+    "gemma3n": _last_of(5),
+    "gemma4": _last_of_six_and_last,
+    "cohere2": _last_of(4),
+    "exaone4": _last_of(4),
+    "olmo3": _last_of(4),
+    "granite_swa": _first_of_four,
+    "mimo_v2_flash": _last_of_six_and_first,
     "llama4": _by_rope,
-    "llama4_text": _by_rope,
 }
-"""A field, or a `model_type`, that tells layers apart in configs without `layer_types`."""
+"""A field, or a family of models, that tells layers apart in configs without `layer_types`."""
+
+_GEMMA: Fields = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+LEFT_OUT: Mapping[str, Fields] = {
+    "gemma2": {**_GEMMA, "sliding_window": 4096, "max_position_embeddings": 8192},
+    "gemma3": {**_GEMMA, "sliding_window": 4096, "max_position_embeddings": 131_072},
+    "gemma3n": {
+        **_GEMMA,
+        "num_key_value_heads": 2,
+        "sliding_window": 512,
+        "num_kv_shared_layers": 15,
+        "max_position_embeddings": 32_768,
+    },
+    "gemma4": {**_GEMMA, "global_head_dim": 512, "sliding_window": 512, "max_position_embeddings": 131_072},
+}
+"""What published configs of a family leave out where it is the family's usual value."""
 
 
 # --- what each layer keeps -------------------------------------------------------------------------------------------
@@ -195,7 +242,9 @@ def _layer(text: Fields, need: Need) -> LayerShape:
         return LayerShape(need, 1, latent + _whole(text, "qk_rope_head_dim"), 0)
     prefix = "" if isinstance(need, Full) else "swa_"
     heads = _whole(text, "num_attention_heads")
-    kv_heads = _first_of(text, f"{prefix}num_key_value_heads", "num_key_value_heads") or heads
+    kv_heads = _first_of(text, f"{prefix}num_key_value_heads", "num_key_value_heads", "num_attention_groups") or heads
+    if prefix and _family(text) == "mimo_v2_flash" and "swa_num_key_value_heads" not in text:
+        kv_heads *= 2
     key = _first_of(text, f"{prefix}head_dim", "head_dim") or _whole(text, "hidden_size") // heads
     value = _first_of(text, f"{prefix}v_head_dim", "v_head_dim") or key
     return LayerShape(need, kv_heads, key, value)
