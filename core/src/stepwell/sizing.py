@@ -7,7 +7,7 @@ More pages than the pace-setters have never help a window, so none gets more unl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepwell.cache.arena import slot_bytes
@@ -116,9 +116,7 @@ def _host(tier: Tier) -> tuple[int, ...]:
     counts = tier.of_bytes(nbytes) if nbytes else tier.of_pages(settings.host_pages or 0)
     if any(counts) and not all(counts):
         without = ", ".join(group.spec.name for group, count in zip(tier.groups, counts, strict=True) if not count)
-        raise tier.config.error(
-            "cache", "groups", f"group {without} has no host pages, so no prefix could come from host"
-        )
+        raise tier.error("groups", f"group {without} has no host pages, so no prefix could come from host")
     return counts
 
 
@@ -135,7 +133,7 @@ class Tier:
         load: Load | None,
     ) -> None:
         """`sizes`: bytes of a page of each group. `load`: None where nothing runs."""
-        self.config, self.settings, self.sizes = config, settings, sizes
+        self._config, self.settings, self.sizes = config, settings, sizes
         self.groups = [group_of(spec, settings.page_size) for spec in specs]
         self._name, self._load = name, load
         self._own = [settings.groups.get(spec.name, {}) for spec in specs]
@@ -145,14 +143,14 @@ class Tier:
 
     def of_pages(self, pages: int) -> tuple[int, ...]:
         """Where the config says how many pages full attention has."""
-        own = [self._pages(mine) for mine in self._own]
+        own = [self._pages(at) for at in range(len(self.groups))]
         paces = [pages if mine is None else mine for mine, paced in zip(own, self._paced, strict=True) if paced]
         pace = min(paces)
         return self._checked([self._or_need(mine, at, pages, pace) for at, mine in enumerate(own)], pace)
 
     def of_bytes(self, nbytes: int, most: int | None = None, *, explicit: bool = True) -> tuple[int, ...]:
         """Where there are so many bytes for all groups together; at most `most` pages a group without own numbers."""
-        own = [self._pages(mine, nbytes, size) for mine, size in zip(self._own, self.sizes, strict=True)]
+        own = [self._pages(at, nbytes) for at in range(len(self.groups))]
         left = nbytes - sum(count * size for count, size in zip(own, self.sizes, strict=True) if count is not None)
         fixed = [count for count, paced in zip(own, self._paced, strict=True) if paced and count is not None]
         bound = min([*fixed, *([] if most is None else [most]), max(0, left) // min(self.sizes)])
@@ -167,9 +165,7 @@ class Tier:
         counts = of(low)
         if explicit and not all(count for count, mine in zip(counts, own, strict=True) if mine is None):
             one = sum(self.sizes) / 2**30
-            raise self.config.error(
-                "cache", f"{self._name}_gib", f"{nbytes / 2**30:.3g} hold no page, and one takes {one:.3g}"
-            )
+            raise self.error(f"{self._name}_gib", f"{nbytes / 2**30:.3g} hold no page, and one takes {one:.3g}")
         limit = min(fixed, default=low)
         if low != most:
             self._fill(counts, own, limit, nbytes - self._cost(counts))
@@ -207,26 +203,30 @@ class Tier:
         flying = min(load.depth * pages_of(load.chunk, page), pace // FLYING)
         return min(pace, max(runs, running + flying + prefixes * retained))
 
-    def _pages(self, own: Mapping[str, int | float], nbytes: int = 0, size: int = 1) -> int | None:
-        if f"{self._name}_share" in own:
-            return int(own[f"{self._name}_share"] * nbytes) // size
-        count = own.get(f"{self._name}_pages")
-        return None if count is None else int(count)
+    def _pages(self, at: int, nbytes: int = 0) -> int | None:
+        """What the config says of one group."""
+        own, share = self._own[at], f"{self._name}_share"
+        if share in own:
+            count = int(own[share] * nbytes) // self.sizes[at]
+            if not count:
+                text = f"{self.groups[at].spec.name}.{share} = {own[share]} of {nbytes / 2**30:.3g} GiB"
+                raise self.error("groups", f"{text} holds no page of {self.sizes[at]} bytes")
+            return count
+        pages = own.get(f"{self._name}_pages")
+        return None if pages is None else int(pages)
+
+    def error(self, key: str, why: str) -> ConfigError:
+        """About a setting of `[cache]`."""
+        return self._config.error("cache", key, why)
 
     def _checked(self, counts: Sequence[int], pace: int) -> tuple[int, ...]:
         """A window that the config gave too little could never hold a request, or a prefix that is worth a hit."""
         for group, count, own in zip(self.groups, counts, self._own, strict=True):
             key = next((key for key in (f"{self._name}_pages", f"{self._name}_share") if key in own), None)
-            least = 1 if group.full else min(pace, _runs(group) if self._load else _runs(group) - 1)
-            if key is None or count >= least or (not count and key == "host_pages"):
-                continue
-            got = "" if key.endswith("_pages") else f", {count} pages,"
-            window = "" if group.full else f" for a window of {_tokens(group)} tokens"
-            raise self.config.error(
-                "cache",
-                "groups",
-                f"{group.spec.name}.{key} = {own[key]}{got} is too little{window}; {least} pages are the least",
-            )
+            least = min(pace, _runs(group) if self._load else _runs(group) - 1)
+            if key and not group.full and count < least and (count or key != "host_pages"):
+                needs = f"{least} pages that a window of {_tokens(group)} tokens needs"
+                raise self.error("groups", f"{group.spec.name}.{key} = {own[key]} gives {count} of the {needs}")
         return tuple(counts)
 
 
@@ -254,11 +254,11 @@ def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings)
             if not count:
                 continue
             group = group_of(spec, page)
-            many, one = count / kept(group, typical), f"prefixes of {typical} tokens"
+            many, one = count / kept(group, typical), f"a prefix of {typical} tokens"
             if not group.full:
-                many, one = count / (_reach(group) + 1), f"windows of {_tokens(group)} tokens and a page"
+                many, one = count / (_reach(group) + 1), f"a window of {_tokens(group)} tokens and a page"
             size = f"{count} pages = {count * page} tokens, {_gib(count * nbytes)}"
-            lines.append(f"{tier} {spec.name}: {size}: room for {many:.3g} {one}")
+            lines.append(f"{tier} {spec.name}: {size}: room for {many:.3g} times {one}")
     return lines
 
 
