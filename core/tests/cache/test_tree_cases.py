@@ -5,6 +5,7 @@ from array import array
 import numpy as np
 import pytest
 
+from stepwell.abc.retain import RetentionPolicy
 from stepwell.builtin.writers import WriteBack, WriteBackConfig, WriteThrough
 from stepwell.cache.audit import nodes
 from stepwell.cache.keys import namespace, page_digests
@@ -193,7 +194,7 @@ def test_b027_nothing_inside_the_window_is_released(desk):
 
 
 def test_b030_windows_at_a_branch_are_saved_before_they_go(desk):
-    class Branches:
+    class Branches(RetentionPolicy):
         def keep(self, length, page, branches):
             return [*branches, length // page * page]
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import Lease
-from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Run
+from stepwell.cache.node import ABSENT, DEVICE, HOST, NO_PAGE, NOTHING, TIERS, Node, Run
+from stepwell.cache.pool import Flags
+from stepwell.cache.retained import marks
 from stepwell.errors import AuditError
 from stepwell.types import TOKEN_BYTES, Ids
 
@@ -79,9 +81,10 @@ def _run(index: Index, node: Node, group: int, run: Run) -> None:
         _full(node, group, run, on_device | on_host)
     else:
         _window(node, run, on_device, on_host)
+        _retained(index, node, group, run, on_device | on_host)
 
 
-def _full(node: Node, group: int, run: Run, present: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+def _full(node: Node, group: int, run: Run, present: Flags) -> None:
     parent = node.parent
     assert parent is not None
     if not present.all():
@@ -96,12 +99,7 @@ def _full(node: Node, group: int, run: Run, present: np.ndarray[tuple[int, ...],
             _fail(node, f"{run.below[tier]} children counted, {below} found")
 
 
-def _window(
-    node: Node,
-    run: Run,
-    on_device: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-    on_host: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-) -> None:
+def _window(node: Node, run: Run, on_device: Flags, on_host: Flags) -> None:
     present = on_device | on_host
     if not present.any():
         _fail(node, "a run without pages that is no tombstone")
@@ -111,5 +109,24 @@ def _window(
         _fail(node, "the flag for loads is wrong")
     if run.solid != bool(on_device.all()):
         _fail(node, "the mark for all on device is wrong")
-    if run.kept and (len(run.kept) != node.pages or 1 not in run.kept):
-        _fail(node, "the marks of retention are wrong")
+
+
+def _retained(index: Index, node: Node, group: int, run: Run, present: Flags) -> None:
+    """Marks are what retained lengths imply, and their windows are whole: what lies above is marked and not absent."""
+    first = index.geometry.groups[group].first
+    end = node.first + node.pages
+    if list(run.ends) != sorted(set(run.ends)) or any(not node.first < length <= end for length in run.ends):
+        _fail(node, "a retained length that does not end in it")
+    below = [each.reach for child in node.children.values() if (each := child.runs[group]) is not None]
+    if run.deep != min([low for low in below if low < end], default=NO_PAGE):
+        _fail(node, "lengths below need more or less of it than it knows")
+    firsts = [first(length) for length in run.ends]
+    if run.reach != min([*firsts, run.deep]):
+        _fail(node, "retained lengths reach further or less far back than it says")
+    if run.kept != marks(node, run, firsts):
+        _fail(node, "the marks are not those of the retained lengths")
+    if (np.frombuffer(run.kept, dtype=np.bool_) & ~present[: len(run.kept)]).any():
+        _fail(node, "a retained length without a page of its window")
+    above = node.parent
+    if run.reach < node.first and (above is None or above.runs[group] is None):
+        _fail(node, "a retained length whose window is not whole")

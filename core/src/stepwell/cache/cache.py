@@ -17,7 +17,7 @@ from stepwell.cache.fetch import Fetcher
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
-from stepwell.cache.match import Found, find, on_device, whole
+from stepwell.cache.match import Found, find, lengths, on_device, present, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
 from stepwell.cache.pool import NO_IDS, Pool
 from stepwell.cache.publish import Publisher
@@ -79,7 +79,7 @@ class Cache:
 
     def match(self, namespace: bytes, tokens: bytes) -> Match:
         """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, all else stays."""
-        leads, node, length = self._reach(namespace, tokens)
+        leads, node, length, _ = self._reach(namespace, tokens)
         page, absent = self._geometry.page, self._absent
         quick = on_device(self._geometry, leads, node, length)
         if quick is not None:
@@ -90,30 +90,45 @@ class Cache:
         found = find(self._geometry, leads, node, length)
         host = [absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True)]
         self._index.candidates.use(whole(found.node, found.length), found.first)
-        lengths = found.length * page, found.device_length * page
-        return Match(*lengths, tuple(found.device), tuple(host), tuple(found.first))
+        total, on_first = found.length * page, found.device_length * page
+        return Match(total, on_first, tuple(found.device), tuple(host), tuple(found.first))
 
     def probe(self, namespace: bytes, tokens: bytes) -> int:
         """`match(...).length` without ids and without counting as a use."""
-        return self._find(namespace, tokens).length * self._geometry.page
+        return self._find(namespace, tokens)[0].length * self._geometry.page
+
+    def restorable(self, namespace: bytes, tokens: bytes) -> tuple[int, ...]:
+        """All lengths at which a prompt could be continued, over device and host, ascending; `match` has the last.
+
+        Does not count as a use. Several ranks agree by `match.agreed`, never by the least of their longest.
+        """
+        _, node, length, _ = self._reach(namespace, tokens)
+        path = self._index.path(node, self._index.roots.get(namespace, node))
+        good = lengths(self._geometry, length, present(self._geometry, path, length, length))
+        return tuple((np.flatnonzero(good)[1:] * self._geometry.page).tolist())
 
     @property
     def version(self) -> int:
         """Changes whenever an answer of `probe` may have changed."""
         return self._index.version
 
-    def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> Found:
-        return find(self._geometry, *self._reach(namespace, tokens), load=load)
+    def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> tuple[Found, int]:
+        """What is usable of a prompt, and the pages that the tree knows of it."""
+        leads, node, length, known = self._reach(namespace, tokens)
+        return find(self._geometry, leads, node, length, load=load), known
 
-    def _reach(self, namespace: bytes, tokens: bytes) -> tuple[list[bytes], Node, int]:
-        """Leading ids on the way, the last node, and the pages that the tree has of a prompt, whole or not."""
+    def _reach(self, namespace: bytes, tokens: bytes) -> tuple[list[bytes], Node, int, int]:
+        """Leading ids on the way, the last node, and the pages that the tree has of a prompt, whole or not.
+
+        The pages first without the one that the last token is in, then all.
+        """
         index = self._index
         root = index.roots.get(namespace)
         if root is None:
-            return [], NOWHERE, 0
+            return [], NOWHERE, 0, 0
         leads, node, at, inside = index.walk(root, tokens)
         usable = len(tokens) - TOKEN_BYTES
-        return leads, inside or node, (at if at <= usable else max(0, usable)) // index.step
+        return leads, inside or node, (at if at <= usable else max(0, usable)) // index.step, at // index.step
 
     # endregion
 
@@ -152,7 +167,7 @@ class Cache:
         Tokens from `fetched_from` to `fetched` are known to have come from storage for this request: those that are not
         on device count as `cached.storage`.
         """
-        found = self._find(namespace, tokens, load=load)
+        found, known = self._find(namespace, tokens, load=load)
         page = self._geometry.page
         pages = max(found.length, pages_of(upto(found.length * page), page))
         pools = self._pools[DEVICE]
@@ -168,6 +183,7 @@ class Cache:
                 self._pools[HOST][group].release(loads[group], used=False)
             return None
         lease = self._lease(namespace, found, pages, priority, range(fetched_from, fetched))
+        lease.fork = known
         for group, pool in enumerate(pools):
             self._fill(lease, found, group, pool.allocate(new[group]))
             self._pools[HOST][group].release(loads[group], used=False)

@@ -27,6 +27,8 @@ class Candidates:
         """Logical time."""
         self.exposed = False
         """Whether a candidate was exposed since `settle`."""
+        self.fallen: list[Seg] = []
+        """Segments with pages that a retained length needed until after `settle`."""
         self._geometry = geometry
         self._notices: list[tuple[Callable[[Segment], None], Segment]] = []
         tiers = [tier for tier in TIERS if used[tier]]
@@ -131,13 +133,19 @@ class Candidates:
         self.tell(self.policies[segment.tier][segment.group].on_expose, segment)
 
     def forsake(self, segment: Seg) -> None:
-        """No retained length needs a window any more."""
-        self.pass_over(segment)
-        self.tell(self.dead[segment.tier][segment.group].on_expose, segment)
+        """Fewer retained lengths need a window's pages; those that none needs go next."""
+        run = segment.node.runs[segment.group]
+        if run is None or not run.kept:
+            self.pass_over(segment)
+        dead = self.dead[segment.tier][segment.group]
+        self.tell(dead.on_remove, segment)
+        self.tell(dead.on_expose, segment)
+        self.fallen.append(segment)
 
     def settle(self) -> None:
         """Tell policies what happened."""
         self.exposed = False
+        self.fallen.clear()
         if self._notices:
             notices, self._notices = self._notices, []
             for listener, segment in notices:

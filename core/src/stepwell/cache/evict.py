@@ -1,7 +1,8 @@
 """Making room: pages leave a tier in the order that its policy proposes.
 
 Of a full group only the last pages of a node without children go, so no hole strands what lies behind it. Of a window
-group first go pages that no retained length needs. Pages that the write policy would still copy down go last.
+group first go pages that no retained length needs, among them what is left of a window that lost a page. Pages that the
+write policy would still copy down go last.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import cast
 import numpy as np
 
 from stepwell.abc.evict import EvictionPolicy
-from stepwell.cache.index import Index, Places
+from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheStats
-from stepwell.cache.node import DEVICE, HOST, TIERS, Node, Run, Seg
-from stepwell.cache.pool import Pool
+from stepwell.cache.node import DEVICE, HOST, TIERS, Node, Places, Run, Seg
+from stepwell.cache.pool import Flags, Pool
 from stepwell.types import Ids
 
 AT_ONCE = 64
@@ -31,10 +32,10 @@ class Evictor:
         self,
         index: Index,
         stats: CacheStats,
-        unsaved: Callable[[int, Node, int, int], bool],
+        unsaved: Callable[[int, Node, int, Places], Flags],
         copying: Callable[[int, int], Ids],
     ) -> None:
-        """`unsaved(tier, node, group, page)`: the write policy wants the node's page a tier down, where it is not yet.
+        """`unsaved(tier, node, group, places)`: which pages of a node the write policy wants a tier down, yet absent.
 
         `copying(tier, group)`: the ids that copies hold, once for each copy.
         """
@@ -127,7 +128,7 @@ class Evictor:
                         continue
                 places, ids = self._tail(tier, node, group, pages - freed)
                 loose = pool.loose(ids)
-                unsaved = loose > 0 and self._unsaved(tier, node, group, int(places[-1]))
+                unsaved = self._tiers and loose > 0 and bool(self._unsaved(tier, node, group, places[-1:]).any())
                 if unsaved and not dirty:
                     passed += 1
                     if passed == PASSED:
@@ -176,7 +177,7 @@ class Evictor:
             return pages
         if node.children or (self._tiers and any(each is not None and each.host for each in node.runs)):
             return 0
-        if self._tiers and self._unsaved(DEVICE, node, group, node.pages - 1):
+        if self._tiers and self._unsaved(DEVICE, node, group, np.array([node.pages - 1])).any():
             if not dirty:
                 return None
             self._stats.dropped_dirty += pages
@@ -221,21 +222,35 @@ class Evictor:
 
     def _windows(self, tier: int, group: int, pages: int, policy: EvictionPolicy, *, dead: bool, dirty: bool) -> int:
         index = self._index
-        freed, ask = 0, pages
-        while freed < pages:
+        freed, ask, passed = 0, pages, 0
+        while freed < pages and passed < PASSED:
             offered, moved = 0, False
             for segment in cast("Iterable[Seg]", policy.victims(ask)):
                 offered += segment.pages
                 got, gone = self._window(tier, group, segment, pages - freed, policy, dead=dead, dirty=dirty)
                 freed += got
-                moved = moved or gone
-                if freed >= pages:
+                if gone:
+                    freed += self._fallen(tier, group, pages - freed)
+                    moved = True
+                else:
+                    passed += 1
+                if freed >= pages or passed == PASSED:
                     break
             index.settle()
             if not moved:
                 if offered < ask:
                     break
                 ask = 2 * offered
+        return freed
+
+    def _fallen(self, tier: int, group: int, pages: int) -> int:
+        """Free what a window that lost a page leaves behind, before the policy is asked for another."""
+        fallen, freed = self._index.candidates.fallen, 0
+        policy = self._index.candidates.dead[tier][group]
+        while fallen and freed < pages:
+            segment = fallen.pop()
+            if segment.tier == tier and segment.group == group and segment.node.runs[group] is not None:
+                freed += self._window(tier, group, segment, pages - freed, policy, dead=True, dirty=True)[0]
         return freed
 
     def _window(
@@ -245,7 +260,9 @@ class Evictor:
         index = self._index
         node = segment.node
         run = node.runs[group]
-        assert run is not None
+        if run is None:
+            # It went with another's window; the policy hears of it when it was read to here.
+            return 0, True
         ids = run.ids(tier, node.pages)
         wanted = ids >= 0
         if run.kept:
@@ -253,26 +270,24 @@ class Evictor:
             wanted &= ~kept if dead else kept
         elif not dead:
             wanted[:] = False
-        loose = np.flatnonzero(wanted & index.pools[tier][group].loose_mask(ids))[-pages:]
+        loose = np.flatnonzero(wanted & index.pools[tier][group].loose_mask(ids))
         if not len(loose):
             if wanted.any():
                 self._parked[tier][group][segment] = None
             index.candidates.tell(policy.on_remove, segment)
             return 0, True
-        if not dead and self._unsaved(tier, node, group, int(loose[-1])):
+        if self._tiers and not dead:
+            unsaved = self._unsaved(tier, node, group, loose)
             if not dirty:
-                return 0, False
-            if tier == DEVICE:
-                self._stats.dropped_dirty += len(loose)
+                loose = loose[~unsaved]
+            elif tier == DEVICE:
+                self._stats.dropped_dirty += int(np.count_nonzero(unsaved[-pages:]))
+        loose = loose[-pages:]
+        if not len(loose):
+            return 0, False
         freed = index.cut(tier, node, group, loose)
-        if not dead and (node.runs[group] is None or not _elsewhere(run.ids(1 - tier, node.pages), loose)):
-            index.forsake(node, group)
         if not index.geometry.full:
             index.close_gap(node)
         return freed, True
 
     # endregion
-
-
-def _elsewhere(ids: Ids, places: Places) -> bool:
-    return bool((ids[places] >= 0).all())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
@@ -11,9 +12,9 @@ from stepwell.cache.evict import Evictor
 from stepwell.cache.index import Index
 from stepwell.cache.keys import page_digests, page_keys
 from stepwell.cache.ledger import CacheStats, FetchOp, FetchPlan
-from stepwell.cache.match import Flags, flags, longest, usable
-from stepwell.cache.node import ABSENT, HOST, Node
-from stepwell.cache.pool import NO_IDS
+from stepwell.cache.match import flags, lengths, longest, present
+from stepwell.cache.node import ABSENT, HOST, Node, Places
+from stepwell.cache.pool import NO_IDS, Flags
 from stepwell.types import DIGEST_BYTES, TOKEN_BYTES, Done, Ids, Missing, PageKey, PageResult
 
 BATCH = 64
@@ -62,18 +63,18 @@ class Fetcher:
         path = self._index.path(inside or node, root)
         return path, min(at // self._index.geometry.step, total)
 
-    def start(self, plan: FetchPlan, present: Sequence[Sequence[bool]], limit: int) -> FetchOp | None:
+    def start(self, plan: FetchPlan, there: Sequence[Sequence[bool]], limit: int) -> FetchOp | None:
         index, geometry = self._index, self._index.geometry
         total = len(plan.tokens) // geometry.step
         path, reached = self._walk(plan.namespace, plan.tokens, total)
-        here = self._here(path, reached, total)
+        here = present(geometry, path, reached, total)
         held: list[Flags] = []
         for g in range(len(geometry.groups)):
             stored = np.zeros(total, dtype=np.bool_)
-            asked = plan.pages[g][: len(present[g])]
-            stored[[page for page, is_there in zip(asked, present[g], strict=False) if is_there]] = True
+            asked = plan.pages[g][: len(there[g])]
+            stored[[page for page, is_there in zip(asked, there[g], strict=False) if is_there]] = True
             held.append(stored & ~here[g])
-        now = self._best(here, total)
+        now = int(np.flatnonzero(lengths(geometry, total, here))[-1])
         length = self._affordable(here, held, total, limit)
         if length <= now:
             return None
@@ -81,8 +82,9 @@ class Fetcher:
         if length <= now:
             return None
         reads: list[tuple[int, tuple[PageKey, ...], Ids]] = []
-        for g in (*geometry.full, *geometry.windows):
-            pages = self._needed(here, g, length)
+        below = self._below(path, here, held, length, limit)
+        wanted = [(g, self._needed(here, g, length)) for g in (*geometry.full, *geometry.windows)]
+        for g, pages in [*wanted, *zip(geometry.windows, below, strict=True)]:
             key_of = dict(zip(plan.pages[g], plan.keys[g], strict=True))
             ids = index.pools[HOST][g].allocate(len(pages))
             for at in range(0, len(pages), BATCH):
@@ -91,29 +93,6 @@ class Fetcher:
         op = FetchOp(next(self._ids), plan, tuple(reads), sum(len(ids) for _, _, ids in reads))
         self._fetching[op.id] = op
         return op
-
-    def _here(self, path: list[Node], reached: int, total: int) -> list[Flags]:
-        """Per group which pages the tree has on any tier."""
-        here = []
-        for g, group in enumerate(self._index.geometry.groups):
-            there = np.zeros(total, dtype=np.bool_)
-            known = b"\x01" * reached if group.full else flags(path, g, reached, on_host=True)
-            there[:reached] = np.frombuffer(known, dtype=np.bool_)
-            here.append(there)
-        return here
-
-    def _good(self, there: list[Flags], total: int) -> Flags:
-        """Which lengths are usable given which pages are there."""
-        geometry = self._index.geometry
-        good = usable(geometry, total, [(g, there[g].tobytes()) for g in geometry.windows])
-        for g in geometry.full:
-            absent = np.flatnonzero(~there[g])
-            if len(absent):
-                good[int(absent[0]) + 1 :] = False
-        return good
-
-    def _best(self, there: list[Flags], total: int) -> int:
-        return int(np.flatnonzero(self._good(there, total))[-1])
 
     def _costs(self, here: list[Flags], total: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
         """Per group and length the pages that would have to be read."""
@@ -126,14 +105,14 @@ class Fetcher:
         return costs
 
     def _affordable(self, here: list[Flags], held: list[Flags], total: int, limit: int) -> int:
-        good = self._good([have | stored for have, stored in zip(here, held, strict=True)], total)
+        good = lengths(self._index.geometry, total, _either(here, held))
         costs = self._costs(here, total)
         good &= sum(costs, start=np.zeros(total + 1, dtype=np.int64)) <= limit
         for g, cost in enumerate(costs):
             good &= cost <= self._index.pools[HOST][g].available()
         return int(np.flatnonzero(good)[-1])
 
-    def _needed(self, here: list[Flags], group: int, length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
+    def _needed(self, here: list[Flags], group: int, length: int) -> Places:
         first = self._index.geometry.groups[group].first(length)
         return np.flatnonzero(~here[group][first:length]) + first
 
@@ -141,26 +120,50 @@ class Fetcher:
         self, path: list[Node], here: list[Flags], held: list[Flags], length: int, now: int, limit: int
     ) -> int:
         """The length for which room was made, without taking it from the prompt's own pages."""
-        index = self._index
-        pinned = [self._host_ids(path, g) for g in range(len(here))]
-        for g, ids in enumerate(pinned):
-            index.pools[HOST][g].acquire(ids)
-        try:
-            length = self._affordable(here, held, len(here[0]), limit)
+        total = len(here[0])
+        with self._pinned(path):
+            length = self._affordable(here, held, total, limit)
             while length > now:
                 rooms = [self._evictor.room(HOST, g, len(self._needed(here, g, length))) for g in range(len(here))]
                 if all(rooms):
                     return length
-                length -= 1
-                length = int(
-                    np.flatnonzero(
-                        self._good([a | b for a, b in zip(here, held, strict=True)], len(here[0]))[: length + 1]
-                    )[-1]
-                )
+                good = lengths(self._index.geometry, total, _either(here, held))
+                length = int(np.flatnonzero(good[:length])[-1])
             return now
+
+    def _below(self, path: list[Node], here: list[Flags], held: list[Flags], length: int, limit: int) -> list[Places]:
+        """What each window needs besides to serve a page less, too: a prompt that ends at `length`, to start with.
+
+        Nothing where storage has it not, or no room is left.
+        """
+        geometry, pools = self._index.geometry, self._index.pools[HOST]
+        needed = [self._needed(here, g, length) for g in range(len(here))]
+        more = [np.setdiff1d(self._needed(here, g, length - 1), needed[g]) for g in geometry.windows]
+        nothing = [pages[:0] for pages in more]
+        if not lengths(geometry, length - 1, [there[: length - 1] for there in _either(here, held)])[-1]:
+            return nothing
+        if sum(map(len, needed)) + sum(map(len, more)) > limit:
+            return nothing
+        with self._pinned(path):
+            rooms = [
+                pools[g].available() >= len(needed[g]) + len(pages)
+                and self._evictor.room(HOST, g, len(needed[g]) + len(pages))
+                for g, pages in zip(geometry.windows, more, strict=True)
+            ]
+        return more if all(rooms) else nothing
+
+    @contextmanager
+    def _pinned(self, path: list[Node]) -> Iterator[None]:
+        """A path's host pages stay meanwhile."""
+        pools = self._index.pools[HOST]
+        pinned = [self._host_ids(path, g) for g in range(len(pools))]
+        for pool, ids in zip(pools, pinned, strict=True):
+            pool.acquire(ids)
+        try:
+            yield
         finally:
-            for g, ids in enumerate(pinned):
-                index.pools[HOST][g].release(ids, used=False)
+            for pool, ids in zip(pools, pinned, strict=True):
+                pool.release(ids, used=False)
 
     def _host_ids(self, path: list[Node], group: int) -> Ids:
         parts = [NO_IDS]
@@ -179,9 +182,11 @@ class Fetcher:
         total = len(op.plan.tokens) // geometry.step
         came = self._came(op, results, total)
         path, reached = self._walk(op.plan.namespace, op.plan.tokens, total)
-        here = self._here(path, reached, total)
-        length = self._best([have | (ids >= 0) for have, ids in zip(here, came, strict=True)], total)
-        taken = self._attach(op, path, reached, length, came)
+        came_too = _either(present(geometry, path, reached, total), [ids >= 0 for ids in came])
+        good = lengths(geometry, total, came_too)
+        length = int(np.flatnonzero(good)[-1])
+        lower = length - 1 if length and good[length - 1] else length
+        taken = self._attach(op, path, reached, [length, lower], came)
         for g, ids in enumerate(came):
             rest = ids[(ids >= 0) & ~taken[g]]
             index.pools[HOST][g].release(rest, used=False)
@@ -210,11 +215,12 @@ class Fetcher:
             index.pools[HOST][g].release(ids[lost], used=False)
         return came
 
-    def _attach(self, op: FetchOp, path: list[Node], reached: int, length: int, came: list[Ids]) -> list[Flags]:
-        """Put pages up to `length` into the tree; answers which."""
+    def _attach(self, op: FetchOp, path: list[Node], reached: int, ends: list[int], came: list[Ids]) -> list[Flags]:
+        """Put what lengths need into the tree, the longest first; answers which pages."""
         index, geometry = self._index, self._index.geometry
         taken = [np.zeros(len(ids), dtype=np.bool_) for ids in came]
         step = geometry.step
+        length = ends[0]
         if length > reached:
             node = index.root(op.plan.namespace)
             if path:
@@ -229,9 +235,8 @@ class Fetcher:
                 at = node.end
         for node in path:
             for g, group in enumerate(geometry.groups):
-                low = max(node.first, 0 if group.full else group.first(length))
-                high = min(node.first + node.pages, length)
-                for page in range(low, high):
+                low = max(node.first, min(group.first(end) for end in ends))
+                for page in range(low, min(node.first + node.pages, length)):
                     host = came[g][page : page + 1]
                     if host[0] < 0:
                         continue
@@ -242,10 +247,15 @@ class Fetcher:
                     index.pools[HOST][g].stored[host] = True
                     index.put(HOST, node, g, at, host, entrust=True)
                     taken[g][page] = True
-                if not group.full and low < high:
-                    index.keep(node, g, low - node.first, high - node.first)
+        if path:
+            index.retained.retain(path[-1], ends)
         return taken
 
     def copying(self, group: int) -> list[Ids]:
         """Host ids that fetches hold."""
         return [ids for op in self._fetching.values() for g, _, ids in op.reads if g == group]
+
+
+def _either(some: Sequence[Flags], others: Sequence[Flags]) -> list[Flags]:
+    """Of each group what one or the other has."""
+    return [one | other for one, other in zip(some, others, strict=True)]

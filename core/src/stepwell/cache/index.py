@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.cache.candidates import Candidates
 from stepwell.cache.groups import Geometry
-from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Run, Seg, any_of, count, some
+from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Places, Run, Seg, any_of, count, some
 from stepwell.cache.pool import Pool
+from stepwell.cache.retained import Retained
 from stepwell.types import DIGEST_BYTES, Ids
 
 EDGE_TOKENS = 4096
 """Longest edge: bounds what a split, a cut or an append costs."""
 
-Places = npt.NDArray[np.intp]
-"""Page numbers within a node."""
 Watcher = Callable[[bool, int, int, Node, Sequence[int]], None]
 """Told of (added, tier, group, node, page numbers within the node)."""
 
@@ -40,6 +38,7 @@ class Index:
         self.pools = pools
         """By tier and group."""
         self.candidates = Candidates(geometry, policies, [any(pool.total for pool in pools[tier]) for tier in TIERS])
+        self.retained = Retained(geometry, self.candidates)
         self.roots: dict[bytes, Node] = {}
         self.version = 0
         self.watch: Watcher | None = None
@@ -180,7 +179,7 @@ class Index:
             if group == self._lead:
                 upper.lead, node.lead = head.device, run.device
         else:
-            head.kept, run.kept = any_of(run.kept[: upper.pages]), any_of(run.kept[upper.pages :])
+            self.retained.split(upper, head, node, run, group)
         for tier in TIERS:
             lower, above = run.segments[tier], head.segments[tier]
             had = lower.pages
@@ -244,6 +243,10 @@ class Index:
             for tier in TIERS:
                 if node.run(group).segments[tier].pages:
                     self._uncover(parent, group, tier)
+        for group in self.geometry.windows:
+            run = node.runs[group]
+            if run is not None and run.reach < node.first:
+                self.retained.ease(parent, group)
         del parent.children[node.edge[: self.step]]
         if parent.hot is node:
             parent.hot = NOTHING
@@ -290,8 +293,12 @@ class Index:
         segment = run.segments[DEVICE]
         self._leaving[group].append((segment, run.device))
         segment.pages = 0
-        if self.geometry.groups[group].full and node.parent is not None:
+        if node.parent is None:
+            return
+        if self.geometry.groups[group].full:
             self._uncover(node.parent, group, DEVICE)
+        elif run.reach < node.first:
+            self.retained.ease(node.parent, group)
 
     def _give_back(self) -> None:
         for group, leaving in enumerate(self._leaving):
@@ -369,31 +376,6 @@ class Index:
         else:
             run.device = ids
 
-    def keep(self, node: Node, group: int, low: int, high: int) -> None:
-        """A retained length needs pages [low, high) of a node in a window group."""
-        run = node.runs[group]
-        if run is None:
-            return
-        kept = bytearray(run.kept or bytes(node.pages))
-        fresh = not run.kept
-        kept[low:high] = b"\x01" * (high - low)
-        run.kept = bytes(kept)
-        for tier in TIERS:
-            segment = run.segments[tier]
-            if segment.pages:
-                self.candidates.keep(segment, fresh)
-
-    def forsake(self, node: Node, group: int) -> None:
-        """No retained length needs the node's pages of a window group any more."""
-        run = node.runs[group]
-        if run is None or not run.kept:
-            return
-        run.kept = b""
-        for tier in TIERS:
-            segment = run.segments[tier]
-            if segment.pages:
-                self.candidates.forsake(segment)
-
     def cut(self, tier: int, node: Node, group: int, at: Places) -> int:
         """Forget pages of a node in a tier; of a full group on device, its last ones. Answers how many are free now."""
         run = node.runs[group]
@@ -420,6 +402,8 @@ class Index:
             if full and node.parent is not None:
                 self._uncover(node.parent, group, tier)
         if not full:
+            if run.kept:
+                self.retained.lost(node, group, at[run.ids(1 - tier, node.pages)[at] < 0])
             self._refresh(node, group)
         return freed
 
@@ -494,7 +478,8 @@ class Index:
 
     def settle(self) -> None:
         """Give back what leaves, and tell policies what happened."""
-        self._give_back()
+        self.retained.settle()
         self.candidates.settle()
+        self._give_back()
 
     # endregion

@@ -10,11 +10,12 @@ from stepwell.cache.groups import Geometry
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheStats
 from stepwell.cache.node import DEVICE
-from stepwell.cache.pool import NO_IDS, Pool
+from stepwell.cache.pool import NO_IDS, Flags, Pool
 from stepwell.cache.recency import Recency
 from stepwell.types import Full, GroupSpec, Ids
 
 NAMESPACE = bytes(32)
+NOTHING: Flags = np.zeros(1, dtype=np.bool_)
 
 
 class InstantCache:
@@ -28,7 +29,7 @@ class InstantCache:
             ((self._pool,), (Pool(0),)),
             ((policy or Recency(),), (Recency(),)),
         )
-        self._evictor = Evictor(self._index, CacheStats(), lambda *_: False, lambda *_: NO_IDS)
+        self._evictor = Evictor(self._index, CacheStats(), lambda *_: NOTHING, lambda *_: NO_IDS)
 
     def request(self, tokens: bytes) -> int:
         """Pages of the prompt that are cached; those that are not are inserted, as far as room can be made."""

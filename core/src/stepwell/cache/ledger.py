@@ -66,6 +66,8 @@ class Lease:
     """Where in the tree `published` ends; None where that is inside of an edge."""
     loading: set[int] = field(default_factory=set)
     """Loads that have not ended."""
+    fork: int = 0
+    """Leading pages that the tree knew at admission, usable or not: where they end, this path may leave another."""
     broken: bool = False
     """A load failed: what is computed from here on is not to be published."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -190,6 +191,35 @@ def usable(geometry: Geometry, length: int, present: list[tuple[int, bytes]]) ->
         first = geometry.groups[group].firsts(lengths)
         good &= before - before[first] == lengths - first
     return good
+
+
+def present(geometry: Geometry, path: list[Node], reached: int, total: int) -> list[Flags]:
+    """Of each group which of `total` pages are on any tier, where the tree knows `reached` of them."""
+    there = []
+    for g, group in enumerate(geometry.groups):
+        pages = np.zeros(total, dtype=np.bool_)
+        known = b"\x01" * reached if group.full else flags(path, g, reached, on_host=True)
+        pages[:reached] = np.frombuffer(known, dtype=np.bool_)
+        there.append(pages)
+    return there
+
+
+def lengths(geometry: Geometry, total: int, there: Sequence[Flags]) -> Flags:
+    """For each length from 0 to `total` pages whether it is usable, given which pages of each group are there."""
+    good = usable(geometry, total, [(g, there[g].tobytes()) for g in geometry.windows])
+    for g in geometry.full:
+        absent = np.flatnonzero(~there[g])
+        if len(absent):
+            good[int(absent[0]) + 1 :] = False
+    return good
+
+
+def agreed(geometry: Geometry, total: int, ranks: Sequence[Sequence[Flags]]) -> Flags:
+    """`lengths` that every rank can use, given what each has of each group.
+
+    The least of their longest would not do: a rank whose window reaches further need not have the shorter one.
+    """
+    return lengths(geometry, total, [np.logical_and.reduce(of_group) for of_group in zip(*ranks, strict=True)])
 
 
 def gather(path: list[Node], group: int, tier: int, start: int, length: int) -> Ids:

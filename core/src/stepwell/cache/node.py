@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.abc.evict import Segment
 from stepwell.types import Ids
@@ -14,6 +15,11 @@ HOST: Final = 1
 TIERS: Final = (DEVICE, HOST)
 ABSENT: Final = b"\xff\xff\xff\xff"
 """The page id -1."""
+NO_PAGE: Final = 2**31 - 1
+"""A page number behind all others."""
+
+Places = npt.NDArray[np.intp]
+"""Page numbers within a node."""
 
 
 class Seg(Segment):
@@ -63,7 +69,7 @@ class Seg(Segment):
 class Run:
     """The pages of one node and one group. Ids are immutable bytes, so that no array keeps a larger one alive."""
 
-    __slots__ = ("below", "device", "host", "kept", "loads", "mask", "segments", "solid")
+    __slots__ = ("below", "deep", "device", "ends", "host", "kept", "loads", "mask", "reach", "segments", "solid")
 
     def __init__(self, node: Node, group: int) -> None:
         self.device = b""
@@ -77,7 +83,13 @@ class Run:
         self.solid = False
         """Windows only: whether all pages are on device."""
         self.kept = b""
-        """Windows only: a byte a page, whether retention asked for it; empty where none."""
+        """Windows only: a byte a page, whether a retained length needs it; empty where none."""
+        self.ends: tuple[int, ...] = ()
+        """Windows only: the retained lengths whose last page is here, in pages of the prompt, ascending."""
+        self.deep = NO_PAGE
+        """Windows only: the lowest page of the prompt that retained lengths below need of this node."""
+        self.reach = NO_PAGE
+        """Windows only: the lowest page of the prompt that retained lengths here, or below and through here, need."""
         self.below = [0, 0]
         """Full groups only: children that have pages in each tier."""
         self.segments = (Seg(node, group, DEVICE), Seg(node, group, HOST))

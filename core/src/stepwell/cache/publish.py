@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappush
 from itertools import count
 
@@ -12,11 +12,11 @@ from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.write import Cause
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import Lease
-from stepwell.cache.match import flags
 from stepwell.cache.node import DEVICE, Node
 from stepwell.cache.tiering import Tiering
 from stepwell.types import DIGEST_BYTES, TOKEN_BYTES
 
+Along = Callable[[int, int, int, Sequence[int]], Sequence[int]]
 FEW = 512
 """So many nodes with an end are not worth a look whether they are still there."""
 
@@ -27,6 +27,7 @@ class Publisher:
     def __init__(self, index: Index, retain: RetentionPolicy, tiering: Tiering) -> None:
         self._index = index
         self._retain = retain
+        self._along = _along(retain) if index.geometry.windows else None
         self._tiering = tiering
         self._order = count()
         self.expiring: list[tuple[float, int, Node]] = []
@@ -50,6 +51,7 @@ class Publisher:
         if start is None or start.parent is None or start.end != lease.published * step:
             # The path went, and may have come back without the device pages that the lease still has.
             start, known = index.root(lease.namespace), 0
+        before = lease.published
         _, node, at, inside = index.walk(start, tokens)
         if inside is not None:
             node = index.split(inside, at // step - inside.first)
@@ -71,6 +73,23 @@ class Publisher:
             index.settle()
         self._tiering.consider(used, Cause.HIT)
         self._tiering.consider(made, Cause.INSERT)
+        if self._along is not None:
+            self._keep_along(self._along, lease, before, [start, *path, *made])
+
+    def _keep_along(self, along: Along, lease: Lease, start: int, nodes: list[Node]) -> None:
+        """Retention is asked about what was published just now, from page `start` on: the windows there go next.
+
+        A branch at `start` itself, which nobody could tell before, is asked about with it.
+        """
+        page, end = self._index.geometry.page, lease.published
+        ends = {node.first + node.pages for node in nodes if len(node.children) > 1}
+        branches = sorted(at for at in {lease.fork, *ends} if at > 0 and start <= at <= end)
+        if branches and branches[0] == start:
+            start -= 1
+        asked = along(start * page, end * page, page, [at * page for at in branches])
+        lengths = [at for at in (length // page for length in asked) if start < at <= end]
+        if lengths:
+            self._tiering.consider(self._index.retained.retain(nodes[-1], lengths), Cause.INSERT)
 
     def _use(self, lease: Lease, path: list[Node], pages: int) -> list[Node]:
         """Count the request on nodes that it uses whole and did not make."""
@@ -172,11 +191,9 @@ class Publisher:
         if not geometry.windows:
             return
         branches = [node.end // TOKEN_BYTES for node in path if len(node.children) > 1]
-        touched: dict[Node, None] = {}
-        for length in self._retain.keep(pages * geometry.page, geometry.page, branches):
-            for node in self._keep(path, min(length // geometry.page, pages)):
-                touched[node] = None
-        self._tiering.consider(touched, Cause.INSERT)
+        asked = self._retain.keep(pages * geometry.page, geometry.page, branches)
+        lengths = [min(length // geometry.page, pages) for length in asked]
+        self._tiering.consider(index.retained.retain(last, lengths), Cause.INSERT)
 
     def _forget_gone(self) -> None:
         """Nodes that left the tree before their end came, or have another by now, are not remembered for long."""
@@ -190,18 +207,8 @@ class Publisher:
         heapify(self.expiring)
         self._enough = 2 * max(FEW, len(self.expiring))
 
-    def _keep(self, path: list[Node], length: int) -> Iterable[Node]:
-        """Keep the windows at a length, where they are whole."""
-        index = self._index
-        for g in index.geometry.windows:
-            first = index.geometry.groups[g].first(length)
-            if flags(path, g, length, on_host=True).find(0, first, length) >= 0:
-                continue
-            for node in reversed(path):
-                if node.first >= length:
-                    continue
-                low, high = max(first - node.first, 0), min(length - node.first, node.pages)
-                if low >= high:
-                    break
-                index.keep(node, g, low, high)
-                yield node
+
+def _along(retain: RetentionPolicy) -> Along | None:
+    """What a policy answers while requests run; None where it has no answer of its own, and nobody need ask."""
+    along = retain.along
+    return None if getattr(along, "__func__", None) is RetentionPolicy.along else along

@@ -18,10 +18,10 @@ from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.cache.chain import digest_before
 from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.evict import Evictor
-from stepwell.cache.index import Index, Places
+from stepwell.cache.index import Index
 from stepwell.cache.keys import page_keys
 from stepwell.cache.ledger import CacheStats, Lease, StoreOp
-from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Run, Seg
+from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Places, Run, Seg
 from stepwell.cache.pool import NO_IDS, Flags
 from stepwell.types import Done, Ids, PageKey, PageResult
 
@@ -86,22 +86,22 @@ class Tiering:
 
     # region: what the write policy wants
 
-    def unsaved(self, tier: int, node: Node, group: int, page: int) -> bool:
-        """Whether the policy wants a page of a node a tier down that is not there yet."""
+    def unsaved(self, tier: int, node: Node, group: int, places: Places) -> Flags:
+        """Which pages of a node the policy wants a tier down that are not there yet."""
         run = node.runs[group]
-        uses = node.hits + 1
-        if run is None:
-            return False
+        pool = self._index.pools[HOST][group]
+        lacking = np.zeros(len(places), dtype=np.bool_)
+        if run is None or not (self._storage if tier == HOST else pool.total):
+            return lacking
         if tier == HOST:
-            held = int(run.ids(HOST, node.pages)[page])
-            if not self._storage or self._index.pools[HOST][group].stored[held]:
-                return False
-            return self._write.decide(Edge.STORE, Cause.EVICT, uses) is Decision.NOW
-        if not self._index.pools[HOST][group].total:
-            return False
-        if run.host and run.host[4 * page : 4 * page + 4] != ABSENT:
-            return False
-        return node.wanted or self._write.decide(Edge.SAVE, Cause.EVICT, uses) is Decision.NOW
+            lacking = ~pool.stored[run.ids(HOST, node.pages)[places]]
+        else:
+            lacking = run.ids(HOST, node.pages)[places] < 0
+        if not lacking.any() or (tier == DEVICE and node.wanted):
+            return lacking
+        edge = Edge.STORE if tier == HOST else Edge.SAVE
+        wanted = self._write.decide(edge, Cause.EVICT, node.hits + 1) is Decision.NOW
+        return lacking & wanted
 
     def consider(self, nodes: Iterable[Node], cause: Cause) -> None:
         """Ask the write policy about nodes that were inserted or used."""
@@ -130,11 +130,13 @@ class Tiering:
         able = (ids >= 0) & ~self._index.pools[DEVICE][group].busy[ids]
         if run.host:
             able &= np.frombuffer(run.host, dtype=np.int32) < 0
-        if not self._index.geometry.groups[group].full:
-            if not run.kept:
-                return NOWHERE
-            able &= np.frombuffer(run.kept, dtype=np.bool_)
-        return np.flatnonzero(able)
+        return np.flatnonzero(able & self._kept(run, group))
+
+    def _kept(self, run: Run, group: int) -> Flags:
+        """Which pages of a run are worth a copy: of windows, those that a retained length needs."""
+        if self._index.geometry.groups[group].full:
+            return np.ones(1, dtype=np.bool_)
+        return np.frombuffer(run.kept or b"\0", dtype=np.bool_)
 
     def _unstored(self, node: Node) -> bool:
         return any(len(self._storable(node, group)) for group in range(len(node.runs)))
@@ -145,7 +147,8 @@ class Tiering:
             return NOWHERE
         ids = np.frombuffer(run.host, dtype=np.int32)
         pool = self._index.pools[HOST][group]
-        return np.flatnonzero((ids >= 0) & ~pool.stored[ids] & ~pool.busy[ids])
+        able = (ids >= 0) & ~pool.stored[ids] & ~pool.busy[ids]
+        return np.flatnonzero(able & self._kept(run, group))
 
     # endregion
 

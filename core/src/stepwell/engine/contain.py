@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from stepwell.abc.evict import EvictionPolicy, Segment
 from stepwell.abc.retain import RetentionPolicy
@@ -58,19 +59,35 @@ class SafeWrite(WritePolicy):
         return decision
 
 
+class _Along(Protocol):
+    def __call__(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]: ...
+
+
 class SafeRetention(RetentionPolicy):
     """Lengths that are none are left out."""
 
+    along: _Along
+    """The base's own where the policy has no other, so that it shows that nobody need ask."""
+
     def __init__(self, inner: RetentionPolicy, fault: Callable[[str], None]) -> None:
         self._inner, self._fault = inner, fault
+        self.along = inner.along if type(inner).along is RetentionPolicy.along else self._held_along
 
     def keep(self, length: int, page: int, branches: Sequence[int]) -> Sequence[int]:
+        return self._lengths(lambda: self._inner.keep(length, page, branches), lambda one: 0 <= one <= length)
+
+    def _held_along(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]:
+        return self._lengths(
+            lambda: self._inner.along(start, end, page, branches), lambda one: start < one <= end and one % page == 0
+        )
+
+    def _lengths(self, ask: Callable[[], Iterable[object]], good: Callable[[int], bool]) -> list[int]:
         try:
-            asked = list(self._inner.keep(length, page, branches))
+            asked = list(ask())
         except Exception as error:
             self._fault(f"the retention policy raised {error!r}")
-            return ()
-        kept = [one for one in asked if isinstance(one, int) and 0 <= one <= length]
+            return []
+        kept = [one for one in asked if isinstance(one, int) and good(one)]
         if len(kept) < len(asked):
             self._fault("the retention policy asked for lengths that are not on the path")
         return kept
