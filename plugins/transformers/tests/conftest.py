@@ -16,12 +16,20 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    Cohere2Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    Olmo3Config,
     PretrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from stepwell import PageCopy, Row, Sampling, SlotOpen, StepPlan, StepResult, TableEdit
@@ -42,11 +50,56 @@ SMALL = dict(
     eos_token_id=None,
     pad_token_id=0,
 )
+ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
+}
 KINDS: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": lambda: LlamaConfig(**SMALL, num_hidden_layers=2),
     "qwen2": lambda: Qwen2Config(**SMALL, num_hidden_layers=2),
     "qwen3": lambda: Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=32),
     "mistral": lambda: MistralConfig(**SMALL, num_hidden_layers=2, sliding_window=None),
+    "mixtral": lambda: MixtralConfig(**SMALL, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3-moe": lambda: Qwen3MoeConfig(
+        **SMALL, num_hidden_layers=2, head_dim=16, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2
+    ),
+    "gpt-oss": lambda: GptOssConfig(
+        **SMALL, num_hidden_layers=4, head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "gemma2": lambda: Gemma2Config(
+        **SMALL,
+        num_hidden_layers=4,
+        head_dim=16,
+        sliding_window=12,
+        query_pre_attn_scalar=24,
+        attn_logit_softcapping=3.0,
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **SMALL, num_hidden_layers=7, head_dim=16, sliding_window=16, query_pre_attn_scalar=24, rope_parameters=ROPES
+    ),
+    "mistral-sliding": lambda: MistralConfig(**SMALL, num_hidden_layers=2, sliding_window=11),
+    "llama4": lambda: Llama4TextConfig(
+        **SMALL,
+        num_hidden_layers=4,
+        head_dim=16,
+        attention_chunk_size=24,
+        intermediate_size_mlp=96,
+        num_local_experts=4,
+        floor_scale=7,
+        attn_scale=0.5,
+    ),
+    "qwen3-sliding": lambda: Qwen3Config(
+        **SMALL, num_hidden_layers=3, head_dim=32, use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
+    "qwen2-types": lambda: Qwen2Config(
+        **SMALL,
+        num_hidden_layers=3,
+        use_sliding_window=True,
+        sliding_window=13,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "cohere2": lambda: Cohere2Config(**SMALL, num_hidden_layers=4, sliding_window=10),
+    "olmo3": lambda: Olmo3Config(**SMALL, num_hidden_layers=4, sliding_window=14),
 }
 
 
@@ -81,6 +134,8 @@ def make_model(folder: Path, kind: str, seed: int = 7) -> Path:
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name:
                 weight.uniform_(0.5, 1.5)
+            elif name.endswith(("sinks", "_bias", "router.bias")):
+                weight.normal_(std=0.5)
     model.save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, **{letter: at for at, letter in enumerate(letters, 2)}}, []))
@@ -147,21 +202,23 @@ def truth() -> Callable[[Path, Sequence[int], int], Truth]:
 
 
 class Arena:
-    """Host memory for one group; an ArenaView."""
+    """Host memory with as many slots for each group; an ArenaView."""
 
     fd = -1
 
-    def __init__(self, slots: int, payload: int) -> None:
-        self.stride = -(-(payload + 64) // 512) * 512
-        self._payload = payload
-        self._map = mmap.mmap(-1, slots * self.stride)
+    def __init__(self, slots: int, payloads: Sequence[int]) -> None:
+        self._slots, end = [], 0
+        for payload in payloads:
+            self._slots.append((end, -(-(payload + 64) // 512) * 512, payload))
+            end += slots * self._slots[-1][1]
+        self.stride = self._slots[0][1]
+        self._map = mmap.mmap(-1, end)
         self.memory = memoryview(self._map)
         self.address = int(np.frombuffer(self._map, np.uint8).ctypes.data)
         self.nbytes = len(self.memory)
 
     def slots(self, group: int) -> tuple[int, int, int]:
-        assert group == 0
-        return 0, self.stride, self._payload
+        return self._slots[group]
 
 
 class Driver:
@@ -170,17 +227,36 @@ class Driver:
     def __init__(self, runner: TransformersRunner, page_size: int, pages: int = 0, host: int = 0) -> None:
         self.runner, self.page_size = runner, page_size
         pages = pages or 1024 // page_size + 32
-        self.free = np.random.default_rng(3).permutation(pages).astype(np.int32).tolist()
+        names = [group.name for group in runner.groups]
+        self.frees = [
+            np.random.default_rng(3 + i).permutation(pages).astype(np.int32).tolist() for i in range(len(names))
+        ]
+        self.free = self.frees[0]
         self._news = threading.Event()
         self._number = 0
-        runner.open(page_size, {"full": pages}, 64, self._news.set)
-        self.arena = Arena(host, runner.groups[0].token_bytes * page_size) if host else None
+        runner.open(page_size, dict.fromkeys(names, pages), 64, self._news.set)
+        self.arena = Arena(host, [group.token_bytes * page_size for group in runner.groups]) if host else None
         if self.arena is not None:
             runner.pin(self.arena)
 
-    def pages(self, tokens: int) -> np.ndarray:
+    def pages(self, tokens: int, group: int = 0) -> np.ndarray:
         """New pages for so many tokens."""
-        return np.array([self.free.pop() for _ in range(-(-tokens // self.page_size))], np.int32)
+        return np.array([self.frees[group].pop() for _ in range(-(-tokens // self.page_size))], np.int32)
+
+    def advance(self, job: _Job, start: int, end: int) -> list[TableEdit]:
+        """Pages for the tokens up to `end`; those that no token from `start` on needs are let go of, and used again."""
+        edits = []
+        for number, (group, table) in enumerate(zip(self.runner.groups, job.tables, strict=True)):
+            for page in range(group.need.lo(start) // self.page_size):
+                if table[page] >= 0:
+                    self.frees[number].insert(0, table[page])
+                    table[page] = -1
+                    edits.append(TableEdit(job.slot, number, page, np.array([-1], np.int32)))
+            new = self.pages(end - len(table) * self.page_size, number)
+            if len(new):
+                edits.append(TableEdit(job.slot, number, len(table), new))
+                table += new.tolist()
+        return edits
 
     def launch(self, **plan: object):
         self._number += 1
@@ -221,15 +297,16 @@ class Driver:
                 if job.planned == 0 and count > 0:
                     prompt = np.array(job.prompt, np.int32).tobytes()
                     opens.append(SlotOpen(job.slot, kinds[job.slot], prompt, 0))
-                    job.pages = self.pages(job.total)
-                    tables.append(TableEdit(job.slot, 0, 0, job.pages))
+                    job.tables = [[] for _ in self.runner.groups]
                 if job.planned >= len(job.prompt):
+                    tables += self.advance(job, job.planned, job.planned + 1)
                     rows.append(Row(job.slot, job.planned, 1, None, True))
                     job.planned += 1
                     riders.append(job)
                 elif count > 0:
                     part = np.array(job.prompt[job.planned : job.planned + count], np.int32).tobytes()
                     left -= count
+                    tables += self.advance(job, job.planned, job.planned + count)
                     start, job.planned = job.planned, job.planned + count
                     rows.append(Row(job.slot, start, count, part, job.planned == len(job.prompt)))
                     riders.append(job)
@@ -243,7 +320,8 @@ class Driver:
                     job.answer += tokens
         self.step(closes=tuple(job.slot for job in jobs))
         for job in jobs:
-            self.free += job.pages.tolist()
+            for free, table in zip(self.frees, job.tables, strict=True):
+                free += [page for page in table if page >= 0]
         return [job.answer for job in jobs]
 
 
@@ -254,7 +332,7 @@ class _Job:
         """Tokens that are computed: the last one sampled is not."""
         self.planned = 0
         self.answer: list[int] = []
-        self.pages = np.empty(0, np.int32)
+        self.tables: list[list[int]] = []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,25 +14,34 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BloomConfig,
+    DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
+    Gemma3Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     GPT2Config,
+    GptOssConfig,
     JambaConfig,
     Lfm2Config,
+    Llama4Config,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
+    Ministral3Config,
     MistralConfig,
     MixtralConfig,
     OlmoConfig,
+    OlmoeConfig,
     Phi3Config,
     Qwen3NextConfig,
     T5Config,
 )
 
 import stepwell
-from stepwell import ConfigError
+from stepwell import Chunked, ConfigError, Full, Window
 from stepwell.config import Config, environment
+from stepwell.models import read_shape
 from stepwell_transformers import dequantise
 from stepwell_transformers.apart import once, silent
 from stepwell_transformers.config import TransformersConfig
@@ -52,10 +62,10 @@ def with_fields(**fields):
 
 
 REFUSED = {
-    "mixtral": (MixtralConfig(), "a mixture of experts (num_"),
-    "mistral": (MistralConfig(sliding_window=4096), "sliding"),
-    "gemma2": (Gemma2Config(), "layers that see a part of the history (sliding_attention)"),
-    "gemma3": (Gemma3TextConfig(), "layers that see a part of the history (sliding_attention)"),
+    "gemma3-images": (Gemma3Config(), "a tower for images or sound (vision_config)"),
+    "llama4-images": (Llama4Config(), "a tower for images or sound (vision_config)"),
+    "gemma3n": (Gemma3nTextConfig(), "layers that share K and V (num_kv_shared_layers)"),
+    "deepseek": (DeepseekV3Config(), "latent attention (kv_lora_rank)"),
     "mamba": (MambaConfig(), "recurrent layers"),
     "jamba": (JambaConfig(), "recurrent layers"),
     "qwen3-next": (Qwen3NextConfig(), "recurrent layers"),
@@ -67,7 +77,12 @@ REFUSED = {
     "vision": (with_fields(vision_config={"depth": 2}), "a tower for images or sound (vision_config)"),
     "latent": (with_fields(kv_lora_rank=512), "latent attention (kv_lora_rank)"),
     "fp8": (with_fields(quantization_config={"quant_method": "fp8"}), "quantised weights (fp8)"),
-    "chunked": (with_fields(layer_types=["chunked_attention"] * 2), "chunked_attention"),
+    "linear": (with_fields(layer_types=["linear_attention", "full_attention"]), "another kind (linear_attention)"),
+    "dynamic-window": (
+        with_fields(rope_parameters={"sliding_attention": {}, "full_attention": {"rope_type": "dynamic"}}),
+        "rope_type = dynamic",
+    ),
+    "mxfp8": (with_fields(quantization_config={"quant_method": "mxfp8"}), "quantised weights (mxfp8)"),
     "classifier": (with_fields(architectures=["LlamaForSequenceClassification"]), "no head that says tokens"),
     "shapes": (
         SimpleNamespace(**LLAMA, max_position_embeddings=64, num_key_value_heads=[2, 4]),
@@ -87,14 +102,21 @@ def test_what_is_not_run_is_refused_by_name(name):
     [
         LlamaConfig(),
         MistralConfig(sliding_window=None),
+        MistralConfig(sliding_window=4096),
+        MixtralConfig(),
+        Gemma2Config(),
+        Gemma3TextConfig(),
+        GptOssConfig(),
+        Llama4TextConfig(),
         OlmoConfig(),
         GPT2Config(),
+        with_fields(quantization_config={"quant_method": "mxfp4"}),
         with_fields(rope_parameters={"rope_type": "llama3"}),
         with_fields(auto_map={"AutoModelForCausalLM": "modeling.Own"}),
     ],
     ids=lambda config: config.model_type,
 )
-def test_dense_decoders_are_not(config):
+def test_decoders_with_windows_and_experts_are_not(config):
     assert unsupported(config) is None
 
 
@@ -109,22 +131,35 @@ def runner(folder, place, **settings):
 
 
 def test_refusal_comes_before_the_weights_are_read(tmp_path, place):
-    MistralConfig(sliding_window=512).save_pretrained(tmp_path)
+    with_fields(kv_lora_rank=512).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
-    with pytest.raises(ConfigError, match=r"^runner.model: .* has .*sliding.*, which is not supported yet$"):
+    with pytest.raises(ConfigError, match=r"^runner.model: .* has latent attention .*, which is not supported yet$"):
         runner(tmp_path, place)
 
 
+SCALED = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 4,
+    "llama_4_scaling_beta": 0.5,
+}
+"""Queries are scaled anew every four positions."""
 SMALL = dict(vocab_size=120, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 TAKEN = {
     "olmo": OlmoConfig(**SMALL, intermediate_size=48),
     "gpt2": GPT2Config(vocab_size=120, n_embd=32, n_layer=2, n_head=4, n_positions=64),
     "phi3": Phi3Config(**SMALL, intermediate_size=48, num_key_value_heads=2, pad_token_id=0),
+    "phi3-sliding": Phi3Config(**SMALL, intermediate_size=48, num_key_value_heads=2, pad_token_id=0, sliding_window=7),
+    "ministral3": Ministral3Config(
+        **SMALL, intermediate_size=48, num_key_value_heads=2, head_dim=8, rope_parameters=SCALED
+    ),
+    "olmoe": OlmoeConfig(**SMALL, intermediate_size=48, num_experts=4, num_experts_per_tok=2),
 }
 
 
 @pytest.mark.parametrize("kind", sorted(TAKEN))
-def test_other_dense_decoders_give_their_own_logits_through_pages(kind, tmp_path, place):
+def test_other_decoders_give_their_own_logits_through_pages(kind, tmp_path, place):
     runner(saved(TAKEN[kind], tmp_path), place).close()
 
 
@@ -156,14 +191,67 @@ def test_a_model_that_keeps_something_beside_its_pages_is_refused(tiny, place, m
     made.close()
 
 
-@pytest.mark.parametrize(("argument", "value"), [("softcap", 30.0), ("sliding_window", 9), ("s_aux", torch.ones(4))])
-def test_attention_that_asks_for_more_is_refused(tiny, place, monkeypatch, argument, value):
+@pytest.mark.parametrize(
+    ("argument", "value", "what"),
+    [
+        ("position_bias", torch.ones(4), "has attention with position_bias"),
+        ("sliding_window", 9, r"sliding_window = 9 in layer 0, where its config says Full\(\)"),
+        ("softcap", 3.0, "keeps or adds something"),
+        ("s_aux", torch.ones(4), "keeps or adds something"),
+    ],
+)
+def test_attention_that_asks_for_more_than_its_library_does_is_refused(tiny, place, monkeypatch, argument, value, what):
     made = runner(tiny("llama"), place)
     layer = made._model.model.model.layers[0].self_attn
     plain = layer.forward
     monkeypatch.setattr(layer, "forward", lambda *args, **more: plain(*args, **{**more, argument: value}))
-    with pytest.raises(ConfigError, match=f"attention with {argument}"):
+    with pytest.raises(ConfigError, match=what):
         prove(made._model, "it")
+    made.close()
+
+
+LONG = dict(max_position_embeddings=20_000, num_hidden_layers=4, sliding_window=1000)
+MISREAD = {
+    "one-less": (Gemma2Config(**LLAMA | LONG, head_dim=16), {Window(999): Window(998)}),
+    "one-more": (Gemma2Config(**LLAMA | LONG, head_dim=16), {Window(999): Window(1000)}),
+    "none": (MistralConfig(**LLAMA | LONG, num_key_value_heads=2), {Window(999): Full()}),
+    "one-of-its-own": (LlamaConfig(**LLAMA), {Full(): Window(500)}),
+    "chunk": (
+        Llama4TextConfig(**LLAMA | LONG, head_dim=16, num_key_value_heads=2, num_local_experts=2),
+        {Chunked(8192): Chunked(8191)},
+    ),
+    "chunk-for-window": (Gemma2Config(**LLAMA | LONG, head_dim=16), {Window(999): Chunked(1000)}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MISREAD))
+def test_a_window_that_is_not_the_models_own_is_refused(name, tmp_path, place, monkeypatch):
+    """Also one that no prompt of the proof is long enough to leave."""
+    config, other = MISREAD[name]
+    folder = saved(config, tmp_path)
+    runner(folder, place).close()
+
+    def misread(fields):
+        shape = read_shape(fields)
+        assert {layer.need for layer in shape.layers} & set(other)
+        return replace(shape, layers=tuple(replace(at, need=other.get(at.need, at.need)) for at in shape.layers))
+
+    monkeypatch.setattr("stepwell_transformers.geometry.read_shape", misread)
+    with pytest.raises(ConfigError, match=r"does not see what its config says|sliding_window = 1000 in layer"):
+        runner(folder, place)
+
+
+def test_positions_that_a_layer_counts_by_itself_are_told_to_it_or_it_is_refused(tiny, place, monkeypatch):
+    """Llama 4 scales queries by position, where there are thousands: the proof makes it soon."""
+    made = runner(tiny("llama4"), place)
+    model = made._model
+    without_rope = model.counting[3]
+    monkeypatch.setattr(without_rope, "floor_scale", 8192)
+    prove(model, "it")
+    assert without_rope.floor_scale == 8192
+    monkeypatch.setattr(without_rope, "_forward_pre_hooks", {})
+    with pytest.raises(ConfigError, match="keeps or adds something"):
+        prove(model, "it")
     made.close()
 
 

@@ -7,6 +7,19 @@ import torch
 from stepwell import Row, Sampling, SlotOpen, TableEdit
 
 KINDS = ["llama", "qwen2", "qwen3", "mistral"]
+EXPERTS = ["mixtral", "qwen3-moe"]
+WINDOWS = {
+    "gpt-oss": 9,
+    "gemma2": 12,
+    "gemma3": 16,
+    "mistral-sliding": 11,
+    "llama4": 24,
+    "qwen3-sliding": 8,
+    "qwen2-types": 13,
+    "cohere2": 10,
+    "olmo3": 14,
+}
+"""The window or chunk of each."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -17,6 +30,17 @@ def test_greedy_tokens_are_those_of_generate(tiny, truth, drive, make_prompts, k
     answers = drive(folder, page_size).serve(prompts, new=20, chunk=chunk)
     for prompt, answer in zip(prompts, answers, strict=True):
         truth(folder, prompt, 20).check(answer)
+
+
+@pytest.mark.parametrize("kind", [*WINDOWS, *EXPERTS])
+@pytest.mark.parametrize(("page_size", "chunk", "stagger"), [(1, 512, 0), (4, 5, 1), (16, 24, 3), (64, 33, 1)])
+def test_greedy_tokens_past_several_windows(tiny, truth, drive, make_prompts, kind, page_size, chunk, stagger):
+    """Prompts about the window's length and of several windows, whose pages are let go of and used again."""
+    folder, window = tiny(kind), WINDOWS.get(kind, 16)
+    prompts = make_prompts(1, window - 1, window, window + 1, 2 * window, 70, 5 * window + 3, seed=page_size)
+    answers = drive(folder, page_size).serve(prompts, new=30, chunk=chunk, budget=90, stagger=stagger)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        truth(folder, prompt, 30).check(answer)
 
 
 @pytest.mark.parametrize("stagger", [0, 1, 3])
@@ -122,9 +146,10 @@ def test_rows_see_no_strangers_pages(tiny, truth, drive, make_prompts):
     folder = tiny("llama")
     driver = drive(folder, 16)
     prompts = make_prompts(3, 40, 90, seed=2)
-    driver.runner._pool.data.fill_(float("nan"))
+    (pool,) = driver.runner._pools
+    pool.data.fill_(float("nan"))
     for page in driver.free[-40:]:
-        driver.runner._pool.data[:, :, page] = 0  # the pages that are used next; a last page's tail is read, and masked
+        pool.data[:, :, page] = 0  # the pages that are used next; a last page's tail is read, and masked
     for prompt, answer in zip(prompts, driver.serve(prompts, new=12), strict=True):
         truth(folder, prompt, 12).check(answer)
 

@@ -2,72 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.masking_utils import AttentionMaskInterface
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 from transformers.utils import logging
 
 from stepwell import ConfigError
-from stepwell_kernels import Batch, PagePool, paged_attention, write_pages
-from stepwell_transformers.refuse import refuse
-
-NAME = "stepwell_paged"
-FOREIGN = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""What a layer may hand to its attention that ours does not do."""
-
-
-class Paging:
-    """What attention needs of a step; travels through the model's forward as an extra argument."""
-
-    def __init__(self, pool: PagePool, batch: Batch, before_layer: Callable[[int], None]) -> None:
-        self.pool = pool
-        self.batch = batch
-        self.before_layer = before_layer
-        """Called before a layer reads its pages: its loads have to be done by then."""
-
-
-class Foreign(Exception):
-    """A layer asks for attention that ours is not."""
-
-
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    *,
-    paging: Paging,
-    **more: object,
-) -> tuple[torch.Tensor, None]:
-    """The attention of every layer: `query` [1, heads, tokens, head_dim], K and V with their own heads."""
-    for name in FOREIGN:
-        if more.get(name) is not None:
-            raise Foreign(name)
-    layer = module.layer_idx
-    assert isinstance(layer, int)
-    paging.before_layer(layer)
-    keys, values = paging.pool.keys(layer), paging.pool.values(layer)
-    write_pages(keys, key[0].transpose(0, 1), paging.batch)
-    write_pages(values, value[0].transpose(0, 1), paging.batch)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = paged_attention(query[0].transpose(0, 1), keys, values, paging.batch, scale)
-    return found[None], None
-
-
-def _no_mask(*_: object, **__: object) -> None:
-    """Paged attention masks by itself."""
-
-
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, _no_mask)
+from stepwell_kernels import PageShape
+from stepwell_transformers import paging as paged
+from stepwell_transformers import sight
+from stepwell_transformers.geometry import Geometry, geometry
+from stepwell_transformers.paging import Paging
+from stepwell_transformers.refuse import quantisation, refuse
+from stepwell_transformers.seats import counting, tell_positions
 
 
 class PagedModel:
@@ -80,15 +31,24 @@ class PagedModel:
         except Exception as error:  # that library raises whatever its parts raise
             raise ConfigError(f"runner.model: the config in {folder} cannot be read ({_line(error)})") from error
         refuse(config, name)
-        self.model: Any = _load(folder, dtype, device)
+        shape = geometry(config, name)
+        self.model: Any = _load(folder, config, dtype, device)
         self.device = device
         self.dtype: torch.dtype = self.model.dtype
-        self.layers = int(config.num_hidden_layers)
-        heads = int(config.num_attention_heads)
-        self.kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-        self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        self._geometry: Geometry = shape
+        self.layers = shape.layers
+        self.seats = shape.seats
+        self.groups = shape.groups(self.dtype.itemsize)
         self.context = int(config.max_position_embeddings)
         self.vocab = int(config.vocab_size)
+        self.counting = counting(self.model)
+        """Modules that count positions by themselves."""
+        for module in self.counting:
+            tell_positions(module)
+
+    def shapes(self, page_size: int) -> list[PageShape]:
+        """Of a page of each group."""
+        return self._geometry.pages(page_size, self.dtype)
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, paging: Paging, rows: torch.Tensor
@@ -104,26 +64,36 @@ class PagedModel:
         logits: torch.Tensor = out.logits[0]
         return logits
 
+    def by_itself(self) -> AbstractContextManager[Any]:
+        """The model with an attention of its own library: the one that every model has, sinks and caps included."""
+        return self._with("eager")
+
+    def sights(self) -> dict[int, object]:
+        """What each layer sees, as its library has it."""
+        with self._with(sight.NAME) as model:
+            return sight.sights(model, self.device)
+
     @contextmanager
-    def by_itself(self) -> Iterator[Any]:
-        """The model with an attention of its own library."""
-        self.model.set_attn_implementation("sdpa" if self.model._supports_sdpa else "eager")
+    def _with(self, attention: str) -> Iterator[Any]:
+        self.model.set_attn_implementation(attention)
         try:
             yield self.model
         finally:
-            self.model.set_attn_implementation(NAME)
+            self.model.set_attn_implementation(paged.NAME)
 
 
-def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
+def _load(folder: Path, config: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
+    more = {"quantization_config": Mxfp4Config(dequantize=True)} if quantisation(config) == "mxfp4" else {}
     with _quiet():
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=dtype or "auto",
-                attn_implementation=NAME,
+                attn_implementation=paged.NAME,
                 device_map=device if device.type != "cpu" else None,
                 use_safetensors=True,
                 trust_remote_code=False,
+                **more,
             )
         except Exception as error:  # that library raises whatever its parts raise
             raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({_line(error)})") from error

@@ -1,31 +1,44 @@
 """A model is run both ways before it is served: through pages, and by its own library.
 
 A part that keeps state of its own, biases attention, or works its positions out otherwise shows here, whatever it is
-called; a model that fails would have answered wrongly, and without a word.
+called; a model that fails would have answered wrongly, and without a word. A window or a chunk that is short is left
+behind by the prompts of this proof; what longer ones see is asked of the library's masks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
-from stepwell import ConfigError
-from stepwell_kernels import Batch, PagePool, PageShape, RaggedRow
-from stepwell_transformers.model import Foreign, PagedModel, Paging
+from stepwell import ConfigError, Full
+from stepwell.types import Need
+from stepwell_kernels import PagePool, RaggedRow
+from stepwell_transformers.model import PagedModel
+from stepwell_transformers.paging import Foreign, GroupStep, Paging, lay_out
+from stepwell_transformers.sight import agrees
 
 PAGE = 4
 LENGTHS = (11, 6)
 """Tokens of two rows: all but the last in one step, so that pages are left half full, the last in another."""
+REACH = 160
+"""The longest window or chunk that the first row is made to leave behind; more would make starts slow."""
+STEP = 3
+"""Positions after which a model that scales its queries by position changes the scale, here: its own are thousands."""
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 """Of the largest logit: a wrong model is off by as much as logits differ."""
 
 
 def prove(model: PagedModel, name: str) -> None:
     """ConfigError where a model's answers through pages are not its own."""
-    tokens = [_tokens(length, model.vocab, row).to(model.device) for row, length in enumerate(LENGTHS)]
-    with torch.inference_mode():
+    lengths = _lengths([group.need for group in model.groups], model.context)
+    tokens = [_tokens(length, model.vocab, row).to(model.device) for row, length in enumerate(lengths)]
+    with torch.inference_mode(), _soon(model):
         try:
             got, layers = _through_pages(model, tokens)
+            sights = model.sights()
         except Foreign as part:
             raise ConfigError(f"runner.model: {name} has attention with {part}, which is not supported yet") from part
         except (TypeError, RuntimeError, AttributeError, IndexError) as error:
@@ -37,6 +50,13 @@ def prove(model: PagedModel, name: str) -> None:
                 f"runner.model: {name} has layers that do without the attention that pages are read by, "
                 f"which is not supported yet ({len(set(layers))} of {model.layers} use it)"
             )
+        for layer, seat in model.seats.items():
+            need = model.groups[seat.group].need
+            if not agrees(sights.get(layer), need, model.context):
+                raise ConfigError(
+                    f"runner.model: layer {layer} of {name} does not see what its config says it sees ({need}), "
+                    "which is not supported"
+                )
         with model.by_itself() as plain:
             want = torch.stack([plain(input_ids=row[None], use_cache=False).logits[0, -1] for row in tokens])
     off = float((got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6))
@@ -47,25 +67,57 @@ def prove(model: PagedModel, name: str) -> None:
         )
 
 
+def _lengths(needs: Sequence[Need], context: int) -> list[int]:
+    tokens = [need.tokens for need in needs if not isinstance(need, Full) and need.tokens <= REACH]
+    longest = max([LENGTHS[0], *(count + PAGE for count in tokens)])
+    return [min(length, context) for length in (longest, *LENGTHS[1:])]
+
+
 def _tokens(length: int, vocab: int, row: int) -> torch.Tensor:
     return (torch.arange(length) * 7919 + 104729 * (row + 1)) % vocab
 
 
+@contextmanager
+def _soon(model: PagedModel) -> Iterator[None]:
+    """Scales that change with position change within the prompts of this proof, on both ways."""
+    before = [module.floor_scale for module in model.counting]
+    for module in model.counting:
+        module.floor_scale = STEP
+    try:
+        yield
+    finally:
+        for module, scale in zip(model.counting, before, strict=True):
+            module.floor_scale = scale
+
+
 def _through_pages(model: PagedModel, tokens: list[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
     """Logits after each row's last token, and the layers that were asked in turn."""
-    shape = PageShape(model.layers, PAGE, model.kv_heads, model.head_dim, model.dtype)
-    pool = PagePool(shape, 8, model.device)
-    tables = [np.array([6, 0, 3], np.int32), np.array([5, 2, 7], np.int32)]
+    ends = [len(row) for row in tokens]
+    counts = [-(-end // PAGE) for end in ends]
+    ids = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)
+    tables = np.split(ids, np.cumsum(counts)[:-1])
+    pools = [PagePool(shape, sum(counts), model.device) for shape in model.shapes(PAGE)]
     layers: list[int] = []
 
-    def run(starts: list[int], ends: list[int]) -> torch.Tensor:
-        rows = [RaggedRow(a, b - a, table) for a, b, table in zip(starts, ends, tables, strict=True)]
-        flat = torch.cat([row[a:b] for row, a, b in zip(tokens, starts, ends, strict=True)])
-        places = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-        last = torch.tensor(np.cumsum([row.count for row in rows]) - 1)
-        paging = Paging(pool, Batch(rows, PAGE, model.device), layers.append)
-        return model.forward(flat, places.to(model.device), paging, last.to(model.device))
+    def group_step(pool: PagePool, need: Need, starts: list[int], ends: list[int]) -> GroupStep:
+        rows = [
+            RaggedRow(start, end - start, _kept(table, need.lo(start)))
+            for start, end, table in zip(starts, ends, tables, strict=True)
+        ]
+        return GroupStep(pool, lay_out(rows, need, PAGE, model.device), need)
 
-    ends = [len(row) for row in tokens]
-    run([0, 0], [end - 1 for end in ends])
+    def run(starts: list[int], ends: list[int]) -> torch.Tensor:
+        steps = [group_step(pool, group.need, starts, ends) for pool, group in zip(pools, model.groups, strict=True)]
+        flat = torch.cat([row[a:b] for row, a, b in zip(tokens, starts, ends, strict=True)])
+        places = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)]).to(model.device)
+        last = torch.tensor(np.cumsum(np.subtract(ends, starts)) - 1)
+        paging = Paging(steps, model.seats, places, layers.append)
+        return model.forward(flat, places, paging, last.to(model.device))
+
+    run([0] * len(ends), [end - 1 for end in ends])
     return run([end - 1 for end in ends], ends), layers
+
+
+def _kept(table: np.ndarray[tuple[int], np.dtype[np.int32]], low: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """A table without the pages before the one of token `low`."""
+    return np.where(np.arange(len(table)) < low // PAGE, np.int32(-1), table)

@@ -6,7 +6,6 @@ from typing import Any
 
 from stepwell import ConfigError
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
 OTHER_INPUT = ("vision_config", "audio_config", "speech_config", "video_config", "image_token_id", "audio_token_id")
 LATENT = ("kv_lora_rank",)
 RECURRENT = (
@@ -26,7 +25,9 @@ RECURRENT = (
     "rescale_every",
 )
 GEOMETRY = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "max_position_embeddings")
-SLIDING = {"sliding_attention", "chunked_attention"}
+SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+SERVED_WEIGHTS = (None, "mxfp4")
+"""As they are, or dequantised while they are loaded."""
 MOVING_ROPE = ("dynamic", "longrope")
 
 
@@ -43,14 +44,12 @@ def unsupported(config: Any) -> str | None:
         return "an encoder beside its decoder (is_encoder_decoder)"
     if found := _named(config, OTHER_INPUT):
         return f"a tower for images or sound ({found})"
-    if getattr(config, "quantization_config", None) is not None:
-        return f"quantised weights ({_method(config.quantization_config)})"
+    if (method := quantisation(config)) not in SERVED_WEIGHTS:
+        return f"quantised weights ({method})"
     if found := _named(config, RECURRENT):
         return f"recurrent layers ({found})"
     if found := _named(config, LATENT):
         return f"latent attention ({found})"
-    if any(_number(getattr(config, field, None)) > 1 for field in EXPERTS):
-        return f"a mixture of experts ({_named(config, EXPERTS)})"
     architectures = getattr(config, "architectures", None) or []
     if architectures and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
         return f"no head that says tokens ({', '.join(architectures)})"
@@ -65,25 +64,20 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _method(quantisation: Any) -> str:
-    known = quantisation if isinstance(quantisation, dict) else vars(quantisation)
-    return str(known.get("quant_method", "quantization_config"))
+def quantisation(config: Any) -> str | None:
+    """How a model's weights are quantised; None: they are not."""
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    known = found if isinstance(found, dict) else vars(found)
+    method = known.get("quant_method", "quantization_config")
+    return str(getattr(method, "value", method))
 
 
 def _other_attention(config: Any) -> str | None:
-    layers = getattr(config, "layer_types", None)
-    kinds = {str(kind) for kind in layers or ()} - {"full_attention"}
-    if kinds <= SLIDING and kinds:
-        return f"layers that see a part of the history ({', '.join(sorted(kinds))})"
+    kinds = {str(kind) for kind in getattr(config, "layer_types", None) or ()} - SERVED_LAYERS
     if kinds:
         return f"recurrent layers or layers of another kind ({', '.join(sorted(kinds))})"
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True) and not layers:
-        return f"sliding-window attention (sliding_window = {window}; null would be served)"
-    if getattr(config, "attention_chunk_size", None):
-        return "chunked attention (attention_chunk_size)"
-    if getattr(config, "attn_logit_softcapping", None):
-        return "soft-capped attention (attn_logit_softcapping)"
     if getattr(config, "alibi", False):
         return "attention biased by distance (alibi)"
     if getattr(config, "num_kv_shared_layers", None):
@@ -94,10 +88,10 @@ def _other_attention(config: Any) -> str | None:
 def _moving_rope(config: Any) -> str | None:
     """Angles that depend on how long the longest row of a batch is: K in a page would depend on its neighbours."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kind = str(rope.get("rope_type", rope.get("type", "default")))
-    if kind in MOVING_ROPE:
-        return f"positions that change with the length of a batch (rope_type = {kind})"
-    return None
+    each = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+    kinds = [str(part.get("rope_type", part.get("type", "default"))) for part in each]
+    moving = next((kind for kind in kinds if kind in MOVING_ROPE), None)
+    return f"positions that change with the length of a batch (rope_type = {moving})" if moving else None
 
 
 def _other_geometry(config: Any) -> str | None:

@@ -13,8 +13,6 @@ from stepwell import (
     ArenaView,
     ConfigError,
     Context,
-    Full,
-    GroupSpec,
     ModelInfo,
     PageCopy,
     Row,
@@ -24,12 +22,13 @@ from stepwell import (
     StepResult,
     TokenLogprob,
 )
-from stepwell_kernels import Batch, HostPages, PagePool, PageShape, RaggedRow, load_layer, save
+from stepwell_kernels import HostPages, PagePool, RaggedRow, load_layer, save
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.locate import locate
-from stepwell_transformers.model import PagedModel, Paging
+from stepwell_transformers.model import PagedModel
+from stepwell_transformers.paging import GroupStep, Paging, lay_out
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.sampling import sample
@@ -75,38 +74,35 @@ class TransformersRunner(Runner):
             vocab=self._model.vocab,
             eos=end_tokens(folder),
         )
-        token_bytes = self._shape(1).token_bytes
-        self.groups = (GroupSpec("full", Full(), token_bytes, tuple(range(self._model.layers))),)
+        self.groups = self._model.groups
         self._slots: dict[int, Slot] = {}
-        self._pool: PagePool | None = None
-        self._host: HostPages | None = None
+        self._pools: list[PagePool] = []
+        self._hosts: list[HostPages] = []
         self._wake: Callable[[], None] = lambda: None
         self._plans: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
 
-    def _shape(self, page_size: int) -> PageShape:
-        model = self._model
-        return PageShape(model.layers, page_size, model.kv_heads, model.head_dim, model.dtype)
-
     def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
-        shape = self._shape(page_size)
+        shapes, counts = self._model.shapes(page_size), [pages[group.name] for group in self.groups]
         try:
-            self._pool = PagePool(shape, pages["full"], self._model.device)
+            for shape, count in zip(shapes, counts, strict=True):
+                self._pools.append(PagePool(shape, count, self._model.device))
         except RuntimeError as error:
-            need = f"{pages['full']} pages take {pages['full'] * shape.page_bytes / 2**30:.2f} GiB"
+            nbytes = sum(shape.page_bytes * count for shape, count in zip(shapes, counts, strict=True))
             raise ConfigError(
-                f"{need}, which {self._model.device} does not have: lower cache.device_pages or cache.device_gib"
+                f"{' + '.join(map(str, counts))} pages take {nbytes / 2**30:.2f} GiB, which {self._model.device} "
+                "does not have: lower cache.device_pages or cache.device_gib"
             ) from error
         self._wake = wake
         self._worker.start()
 
     def pin(self, arena: ArenaView) -> None:
-        assert self._pool is not None
-        offset, stride, _ = arena.slots(0)
-        slots = (arena.nbytes - offset) // stride
-        self._host = HostPages(arena.memory, offset, stride, slots, self._pool.shape)
+        places = [arena.slots(group) for group in range(len(self.groups))]
+        ends = [*(offset for offset, _, _ in places[1:]), arena.nbytes]
+        for pool, (offset, stride, _), end in zip(self._pools, places, ends, strict=True):
+            self._hosts.append(HostPages(arena.memory, offset, stride, (end - offset) // stride, pool.shape))
         if self._model.device.type == "cuda":
-            self._host.pin()
+            self._hosts[0].pin()  # all of the arena's memory
 
     def launch(self, plan: StepPlan) -> Step:
         flight = Flight(plan)
@@ -123,11 +119,9 @@ class TransformersRunner(Runner):
         self._plans.put(None)
         if self._worker.is_alive():
             self._worker.join(timeout=30)
-        if self._host is not None:
-            self._host.unpin()
-        if self._host is not None:
-            self._host.unpin()
-        self._pool = self._host = None
+        for host in self._hosts:
+            host.unpin()
+        self._pools, self._hosts = [], []
 
     # --- on the worker thread ----------------------------------------------------------------------------------
 
@@ -144,7 +138,7 @@ class TransformersRunner(Runner):
         for slot in plan.closes:
             self._slots.pop(slot, None)
         for opened in plan.opens:
-            self._slots[opened.slot] = Slot(opened)
+            self._slots[opened.slot] = Slot(opened, len(self.groups))
         for edit in plan.tables:
             self._slots[edit.slot].edit(edit)
         copies = {copy.id: self._save(copy) for copy in plan.saves}
@@ -156,24 +150,33 @@ class TransformersRunner(Runner):
         return self._compute(plan, copies)
 
     def _compute(self, plan: StepPlan, copies: dict[int, tuple[bool, ...]]) -> StepResult:
-        assert self._pool is not None
         device, rows = self._model.device, plan.rows
         slots = [self._slots[row.slot] for row in rows]
         tokens = np.concatenate([_tokens(row, slot) for row, slot in zip(rows, slots, strict=True)])
         positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in rows])
-        ragged = [RaggedRow(row.start, row.count, slot.table) for row, slot in zip(rows, slots, strict=True)]
+        places = torch.from_numpy(positions).to(device)
         loads = _Loads(self, plan.loads)
-        paging = Paging(self._pool, Batch(ragged, self._pool.shape.page_size, device), loads.before_layer)
+        paging = Paging(self._group_steps(rows, slots), self._model.seats, places, loads.before_layer)
         ends = np.cumsum([row.count for row in rows]) - 1
         sampling = [i for i, row in enumerate(rows) if row.sample]
         logits = self._model.forward(
             torch.from_numpy(tokens.astype(np.int64)).to(device),
-            torch.from_numpy(positions).to(device),
+            places,
             paging,
             torch.from_numpy(ends[sampling]).to(device),
         )
         answers, logprobs = self._sample(logits, sampling, slots)
         return StepResult(plan.number, 1, answers, logprobs, copies | loads.results())
+
+    def _group_steps(self, rows: Sequence[Row], slots: Sequence[Slot]) -> list[GroupStep]:
+        found = []
+        for number, (group, pool) in enumerate(zip(self.groups, self._pools, strict=True)):
+            ragged = [
+                RaggedRow(row.start, row.count, slot.table(number)) for row, slot in zip(rows, slots, strict=True)
+            ]
+            batch = lay_out(ragged, group.need, pool.shape.page_size, self._model.device)
+            found.append(GroupStep(pool, batch, group.need))
+        return found
 
     def _sample(
         self, logits: torch.Tensor, sampling: Sequence[int], slots: Sequence[Slot]
@@ -192,15 +195,15 @@ class TransformersRunner(Runner):
         """Copy device pages to host; a fault costs these pages, not the step."""
         return (self._copied(copy, save),) * len(copy.device)
 
-    def _load(self, copy: PageCopy, layer: int) -> bool:
-        """Copy a layer of host pages to the device; a fault costs these pages, and the requests that wait for them."""
-        return self._copied(copy, lambda pool, host, *ids: load_layer(pool, host, layer, *ids))
+    def _load(self, copy: PageCopy, index: int) -> bool:
+        """Copy a group's layer from host to device; a fault costs these pages, and the requests that wait for them."""
+        return self._copied(copy, lambda pool, host, *ids: load_layer(pool, host, index, *ids))
 
     def _copied(self, copy: PageCopy, move: Callable[[PagePool, HostPages, torch.Tensor, torch.Tensor], None]) -> bool:
         try:
-            if self._pool is None or self._host is None:
+            if not self._hosts:
                 raise RuntimeError("there is no host tier")
-            move(self._pool, self._host, self._on_device(copy), _ids(copy.host))
+            move(self._pools[copy.group], self._hosts[copy.group], self._on_device(copy), _ids(copy.host))
         except (RuntimeError, IndexError) as error:
             self._log.warning("a copy of %d pages failed: %s", len(copy.device), error)
             return False
@@ -216,11 +219,14 @@ class _Loads:
     def __init__(self, runner: TransformersRunner, copies: Sequence[PageCopy]) -> None:
         self._runner = runner
         self._copies = copies
+        self._seats = runner._model.seats
         self._good = dict.fromkeys((copy.id for copy in copies), True)
 
     def before_layer(self, layer: int) -> None:
+        seat = self._seats[layer]
         for copy in self._copies:
-            self._good[copy.id] = self._good[copy.id] and self._runner._load(copy, layer)
+            if copy.group == seat.group:
+                self._good[copy.id] = self._good[copy.id] and self._runner._load(copy, seat.index)
 
     def results(self) -> dict[int, tuple[bool, ...]]:
         """Which pages came, by copy."""

@@ -1,4 +1,4 @@
-"""What the runner keeps of each request between steps: its page table, its tokens, how it is sampled."""
+"""What the runner keeps of each request between steps: its page tables, its tokens, how it is sampled."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from stepwell_transformers.sampling import Draw
 class Slot:
     """One request."""
 
-    def __init__(self, opened: SlotOpen) -> None:
+    def __init__(self, opened: SlotOpen, groups: int) -> None:
         self._sampling = opened.sampling
         seed = opened.sampling.seed
         self._seed = secrets.randbits(63) if seed is None else seed
         self._history = array("i", opened.prompt)
         self._prompt = len(self._history) - opened.generated
-        self._table: npt.NDArray[np.int32] = np.full(16, -1, dtype=np.int32)
+        self._tables: list[npt.NDArray[np.int32]] = [np.full(16, -1, dtype=np.int32) for _ in range(groups)]
 
     def edit(self, edit: TableEdit) -> None:
-        """Change a run of the page table."""
-        end = edit.first + len(edit.pages)
-        if end > len(self._table):
-            grown = np.full(max(end, 2 * len(self._table)), -1, dtype=np.int32)
-            grown[: len(self._table)] = self._table
-            self._table = grown
-        self._table[edit.first : end] = edit.pages
+        """Change a run of a group's page table."""
+        table, end = self._tables[edit.group], edit.first + len(edit.pages)
+        if end > len(table):
+            grown = np.full(max(end, 2 * len(table)), -1, dtype=np.int32)
+            grown[: len(table)] = table
+            self._tables[edit.group] = table = grown
+        table[edit.first : end] = edit.pages
 
-    @property
-    def table(self) -> npt.NDArray[np.int32]:
-        """Page ids by page index."""
-        return self._table
+    def table(self, group: int) -> npt.NDArray[np.int32]:
+        """Page ids of a group by page index."""
+        return self._tables[group]
 
     @property
     def last(self) -> int:
