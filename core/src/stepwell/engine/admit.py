@@ -132,7 +132,8 @@ class Admission:
                 fetched=job.fetched,
                 fetched_from=job.fetched_from,
             )
-            span = span // 2 // self._page * self._page if self._windowed else 0
+            shorter = max(span // 2, self._page) // self._page * self._page
+            span = shorter if self._windowed and shorter < span else 0
         if lease is None:
             return None
         if self._fetches:

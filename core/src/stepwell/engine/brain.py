@@ -351,7 +351,7 @@ class Brain:
         for seat in seats:
             if seat.done >= seat.trim_at and not seat.ended:
                 self._cache.trim(seat.lease, seat.done)
-                seat.trim_at = seat.done + self._page
+                seat.trim_at = (seat.done // self._page + 1) * self._page
                 self._batch.edited.append(seat)
                 self._admission.stir()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from stepwell.abc.runner import ModelInfo
 from stepwell.cache.cache import Cache
+from stepwell.cache.groups import UNBOUNDED, group_of, pages_of
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.request import Request
 from stepwell.types import TOKEN_BYTES, Full
@@ -98,28 +99,43 @@ class Forecast:
 
 
 class Room:
-    """What running requests need yet, against which an admission pass holds each candidate."""
+    """What running requests need yet, against which an admission pass holds each candidate.
+
+    Full attention grows by every token. A window grows until it is whole: who holds one needs no second.
+    """
 
     def __init__(self, cache: Cache, share: float, seats: Iterable[Seat]) -> None:
         self._cache = cache
-        self._page = cache.shape.page_size
-        self._full = tuple(isinstance(group.need, Full) for group in cache.shape.groups)
+        self._page = page = cache.shape.page_size
+        self._peaks = tuple(
+            None if isinstance(group.need, Full) else group_of(group, page).runs_in(UNBOUNDED) + 1
+            for group in cache.shape.groups
+        )
+        """Most pages that a request holds of a group with a window, but for chunks in flight; None: full attention."""
+        self._full = tuple(peak is None for peak in self._peaks)
         self._share = share
-        new = rest = count = 0
+        self._new = self._rest = self._count = 0
+        self._growth = [0] * len(self._peaks)
         for seat in seats:
-            count += 1
-            if seat.planned >= seat.target:
-                new += seat.last - seat.planned
-            else:
-                new += seat.last - seat.target
-                rest += max(0, seat.target - seat.lease.capacity)
-        self._new, self._rest, self._count = new, rest, count
+            self.add(seat)
 
     def add(self, seat: Seat) -> None:
         """One more runs."""
+        lease = seat.lease
         self._count += 1
         self._new += seat.last - max(seat.planned, seat.target)
-        self._rest += max(0, seat.target - seat.lease.capacity)
+        rest = max(0, seat.target - lease.capacity)
+        self._rest += rest
+        new = max(0, seat.last - max(lease.capacity, seat.target))
+        for group, first in enumerate(lease.trimmed):
+            self._growth[group] += self._grows(group, lease.pages - first, rest, new)
+
+    def _grows(self, group: int, held: int, rest: int, new: int) -> int:
+        """Pages that a window of `held` pages takes yet, with `rest` tokens to prefill and up to `new` to generate."""
+        peak = self._peaks[group]
+        if peak is None or held >= peak or not rest + new:
+            return 0
+        return min(peak - held, max(1, pages_of(rest + int(self._share * new), self._page)))
 
     def reserve(self, job: Job, upto: int) -> tuple[int, ...]:
         """Pages of each group to keep free or evictable beside an admission up to position `upto`.
@@ -128,14 +144,30 @@ class Room:
         """
         if not self._count:
             return (0,) * len(self._full)
+        full = self._whole(job, upto)
+        pages, rest = pages_of(upto, self._page), max(0, job.length - upto)
+        new = job.max_new - job.generated
+        return tuple(
+            full if whole else grown + self._grows(group, pages - first, rest, new)
+            for group, (whole, grown, first) in enumerate(
+                zip(self._full, self._growth, self._first(job.probed), strict=True)
+            )
+        )
+
+    def _first(self, length: int) -> tuple[int, ...]:
+        """First page of each group that a request holds which starts at `length`."""
+        whole = length // self._page
+        return tuple(group_of(group, self._page).first(whole) for group in self._cache.shape.groups)
+
+    def _whole(self, job: Job, upto: int) -> int:
+        if not self._count:
+            return 0
         new = self._share * (self._new + job.max_new - job.generated)
-        rest = self._rest + job.length - upto
-        full = int((new + rest) / self._page) + self._count + 1
-        return tuple(full if whole else self._count + 1 for whole in self._full)
+        return int((new + self._rest + job.length - upto) / self._page) + self._count + 1
 
     def rules_out(self, job: Job, matched: int) -> bool:
         """Whether the candidate cannot fit, told without trying: its match may hold all that could be evicted."""
         if not any(self._full):
             return False
-        need = (job.length - matched) // self._page + max(self.reserve(job, job.length))
+        need = (job.length - matched) // self._page + self._whole(job, job.length)
         return any(whole and have < need for whole, have in zip(self._full, self._cache.available(), strict=True))
