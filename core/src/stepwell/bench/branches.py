@@ -56,6 +56,13 @@ NEW, TURN, KNOWN, FRESH = KINDS = ("new", "turn", "known", "fresh")
 # region: traffic
 
 
+class Point(NamedTuple):
+    """Where a request ended, or a branch left."""
+
+    session: int
+    length: int
+
+
 class Request(NamedTuple):
     """One turn of a session."""
 
@@ -65,13 +72,8 @@ class Request(NamedTuple):
     """Tokens, counted from the start of the session's path."""
     end: int
     """With the answer."""
-
-
-class Point(NamedTuple):
-    """Where a request ended, or a branch left."""
-
-    session: int
-    length: int
+    left: Point | None
+    """Where it left an earlier path."""
 
 
 @dataclass
@@ -88,18 +90,18 @@ class Traffic:
         """Traffic of so many sessions, with so many turns on average."""
         traffic, draw = cls(), Random(seed)
         points: list[Point] = []
-        left: list[tuple[int, int]] = []
-        while left or len(traffic.paths) < sessions:
-            if len(left) < AT_ONCE and len(traffic.paths) < sessions:
+        going: list[tuple[int, int]] = []
+        while going or len(traffic.paths) < sessions:
+            if len(going) < AT_ONCE and len(traffic.paths) < sessions:
                 session, more = len(traffic.paths), draw.randint(1, 2 * turns - 1)
                 traffic._begin(draw, points)
             else:
-                session, more = left.pop(draw.randrange(len(left)))
+                session, more = going.pop(draw.randrange(len(going)))
                 traffic._ask(TURN, session, draw.randint(*QUESTION))
             traffic._answer(session, draw.randint(*ANSWER))
             points.append(Point(session, len(traffic.paths[session])))
             if more > 1:
-                left.append((session, more - 1))
+                going.append((session, more - 1))
         return traffic
 
     def prompts(self, kind: str) -> int:
@@ -113,17 +115,17 @@ class Traffic:
             self._ask(NEW, session, draw.randint(*FIRST))
             return
         latest = int(len(points) ** draw.random())
-        left, length = points[-latest]
+        left = points[-latest]
         kind = KNOWN if draw.random() < 0.5 else FRESH
         if kind is FRESH:
-            length = draw.randint(1, length)
-        points.append(Point(left, length))
-        self.paths.append(self.paths[left][:length])
-        self._ask(kind, session, draw.randint(*QUESTION))
+            left = Point(left.session, draw.randint(1, left.length))
+        points.append(left)
+        self.paths.append(self.paths[left.session][: left.length])
+        self._ask(kind, session, draw.randint(*QUESTION), left)
 
-    def _ask(self, kind: str, session: int, tokens: int) -> None:
+    def _ask(self, kind: str, session: int, tokens: int, left: Point | None = None) -> None:
         self._add(session, tokens)
-        self.requests.append(Request(kind, session, len(self.paths[session]), 0))
+        self.requests.append(Request(kind, session, len(self.paths[session]), 0, left))
 
     def _answer(self, session: int, tokens: int) -> None:
         self._add(session, tokens)
