@@ -32,6 +32,41 @@ def test_greedy_answers_on_cuda_equal_generate(tiny, truth, page):
     assert stats["cached_host"] > 0
 
 
+@pytest.mark.parametrize(("kind", "page"), [("gpt-oss", 16), ("gpt-oss", 1), ("mistral-sliding", 16), ("llama4", 4)])
+def test_windows_on_cuda_come_back_from_host(tiny, truth, kind, page):
+    rng = random.Random(page)
+    first, *others = [[rng.randrange(3, 300) for _ in range(90)] for _ in range(6)]
+    device = 56 if kind == "mistral-sliding" else 128
+    cache = {"page_size": page, "device_pages": device // page, "host_pages": 4000 // page}
+    runner = {"use": "transformers", "model": str(tiny(kind)), "device": "cuda", "dtype": "float32"}
+    with stepwell.Engine(runner=runner, cache=cache, write={"use": "write_through"}, engine={"chunk": 16}) as engine:
+
+        def ask(prompt):
+            done = engine.generate(prompt, max_tokens=12, ignore_eos=True)
+            truth(tiny(kind), prompt, 12).check(done.tokens)
+            return done
+
+        answer = list(ask(first).tokens)
+        for other in others:
+            ask(other)
+        assert ask(first + answer + [5, 6, 7]).cached.host > 0
+
+
+@pytest.mark.parametrize(("page_size", "chunk"), [(1, 512), (16, 24), (64, 33)])
+@pytest.mark.parametrize("kind", ["gpt-oss", "gemma2", "gemma3", "mistral-sliding", "llama4", "qwen3-moe"])
+def test_windows_sinks_caps_and_experts_on_cuda(tiny, truth, drive, make_prompts, kind, page_size, chunk):
+    prompts = make_prompts(1, 12, 24, 70, 123)
+    answers = drive(tiny(kind), page_size, device="cuda").serve(prompts, new=16, chunk=chunk, budget=60, stagger=1)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        truth(tiny(kind), prompt, 16).check(answer)
+
+
+@pytest.mark.parametrize("kind", ["gpt-oss", "gemma2", "llama4", "mixtral"])
+def test_bfloat16_of_windows_and_experts_is_proven_on_cuda(tiny, drive, make_prompts, kind):
+    driver = drive(tiny(kind), 16, device="cuda", dtype="bfloat16")
+    assert all(len(answer) == 8 for answer in driver.serve(make_prompts(20, 70), new=8))
+
+
 def test_bfloat16_and_a_budget_of_its_own(tiny):
     runner = {"use": "transformers", "model": str(tiny("qwen3")), "device": "cuda", "dtype": "bfloat16"}
     with stepwell.Engine(runner=runner) as engine:

@@ -386,6 +386,53 @@ def test_two_who_need_the_same_make_it_once(tmp_path):
     assert waits == ["waiting for another process that prepares the same"]
 
 
+# --- MXFP4 ---------------------------------------------------------------------------------------------------------
+
+
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+FP4 = torch.cat([FP4, -FP4])
+
+
+def four_bits(rows, columns, generator):
+    """Random weights [experts, rows, columns]: two numbers a byte, 32 numbers a scale; and what they stand for."""
+    codes = torch.randint(0, 16, (4, rows, columns), generator=generator)
+    scales = torch.randint(120, 125, (4, rows, columns // 32), generator=generator)
+    pairs = codes.view(4, rows, columns // 32, 16, 2)
+    blocks = (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8)
+    numbers = FP4[codes] * torch.exp2(scales - 127.0).repeat_interleave(32, dim=2)
+    return blocks, scales.to(torch.uint8), numbers
+
+
+def test_mxfp4_weights_are_dequantised_while_they_are_loaded(tiny, tmp_path, drive, truth, make_prompts):
+    """As gpt-oss is published; the truth is a model with the same numbers in float32."""
+    generator = torch.Generator().manual_seed(1)
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    for folder in (plain, packed):
+        folder.mkdir()
+        for path in tiny("gpt-oss").iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((packed / "config.json").read_text())
+    sizes = {"gate_up_proj": (2 * config["intermediate_size"], config["hidden_size"])}
+    sizes["down_proj"] = (config["hidden_size"], config["intermediate_size"])
+    weights = load_file(plain / "model.safetensors")
+    quantised = dict(weights)
+    for layer in range(config["num_hidden_layers"]):
+        for name, (rows, columns) in sizes.items():
+            key = f"model.layers.{layer}.mlp.experts.{name}"
+            blocks, scales, numbers = four_bits(rows, columns, generator)
+            weights[key] = numbers.transpose(1, 2).contiguous()
+            del quantised[key]
+            quantised |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
+    save_file(weights, plain / "model.safetensors", metadata={"format": "pt"})
+    save_file(quantised, packed / "model.safetensors", metadata={"format": "pt"})
+    (packed / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4"}}))
+    prompts = make_prompts(5, 30)
+    driver = drive(packed)
+    assert driver.runner._model.dtype == torch.float32
+    for prompt, answer in zip(prompts, driver.serve(prompts, new=16), strict=True):
+        truth(plain, prompt, 16).check(answer)
+
+
 # --- GGUF ------------------------------------------------------------------------------------------------------
 
 
