@@ -26,7 +26,7 @@ from stepwell.replay.variants import Variant
 from stepwell.replay.virtual import Parts
 from stepwell.schedule.timing import Machine
 from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings
-from stepwell.sizing import size
+from stepwell.sizing import Load, size
 
 MAX_RUNNING = 256
 """Where the config does not say; the default of `engine.max_running` is one for small machines."""
@@ -44,7 +44,9 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
     if config.origin("cache", "page_size") is DEFAULT:
         cache_settings = replace(cache_settings, page_size=page_size)
     model = pretend(config, settings)
-    pools = size(config, cache_settings, model.groups, model.device_bytes)
+    limits = _limits(config)
+    load = Load(limits.max_running, limits.chunk, limits.depth)
+    pools = size(config, cache_settings, model.groups, model.device_bytes, load=load)
     host = pools.host if variant.host else (0,) * len(model.groups)
     storage_gib = settings.storage_gib if variant.storage else 0.0
     if storage_gib and not any(host):
@@ -64,7 +66,7 @@ def build(config: Config, registry: Registry, variant: Variant, page_size: int) 
         cache=cache,
         policy=_made(config, registry, "schedule", SchedulePolicy),
         prefetch=_made(config, registry, "prefetch", PrefetchPolicy) if storage_gib else None,
-        settings=_limits(config),
+        settings=limits,
     )
     faults.also = brain.counters.fault
     parts = Parts(brain, cache, info, model.groups, pools.page_bytes, Machine(model.timing, pools.page_bytes))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ from stepwell.replay.variants import Variant, variants
 from stepwell.replay.virtual import Shell
 from stepwell.replay_build import build, eviction
 from stepwell.settings import DEFAULTS, CacheSettings
+from stepwell.types import Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +148,13 @@ def every_variant(asked: Asked, jobs: int, *, quiet: bool) -> dict[str, Result]:
     """As configured and without each part, in parallel processes."""
     config = read_config(asked.config, asked.sets)
     registry = config.load_plugins()
-    _, setup = build(config, registry, Variant("as configured"), 1)
+    parts, setup = build(config, registry, Variant("as configured"), 1)
     wanted = variants(
         host=bool(setup["host_pages"]),
         storage=bool(setup["storage_gib"]),
         write=config.use("write", DEFAULTS["write"]),
         schedule=config.use("schedule", DEFAULTS["schedule"]),
+        windows=any(not isinstance(group.need, Full) for group in parts.groups),
     )
     results: dict[str, Result] = {}
     console = Console(stderr=True, quiet=quiet)
@@ -197,6 +200,8 @@ def table_rows(results: Mapping[str, Result]) -> list[tuple[str, list[str]]]:
     ]
     if any(result.gpu_seconds for result in results.values()):
         rows += _timed_rows(row)
+    if any(result.restorable for result in results.values()):
+        rows += _model_rows(row, results)
     if any(result.price_per_hour is not None for result in results.values()):
         rows.append(row("money a million tokens", lambda r: f"{r.money_per_million or 0:.4f}"))
     return [*rows, row("took", lambda r: f"{r.wall_s:.2f} s")]
@@ -218,6 +223,31 @@ def _timed_rows(row: Row) -> list[tuple[str, list[str]]]:
         row("GPU-seconds a million tokens", lambda r: f"{r.gpu_seconds_per_million:.2f}"),
         row("retractions", lambda r: f"{r.retractions:,}"),
     ]
+
+
+def _model_rows(row: Row, results: Mapping[str, Result]) -> list[tuple[str, list[str]]]:
+    """What finished requests left behind, and each group's share of what was moved and is held."""
+    names = dict.fromkeys(name for result in results.values() for name in result.groups)
+    rows = [row("restorable at the end, mean", _restorable)]
+    for name in names:
+        rows.append(row(f"GB of {name} held: device, host, storage", partial(_held, name)))
+        rows.append(row(f"GB of {name} moved", partial(_moved, name)))
+    return rows
+
+
+def _restorable(result: Result) -> str:
+    found = result.restorable
+    return f"{found.last:,}, {found.mean:,.0f}" if found else ""
+
+
+def _held(name: str, result: Result) -> str:
+    group = result.groups.get(name)
+    return ", ".join(f"{pages * group.page_bytes / 1e9:,.1f}" for pages in group.held.values()) if group else ""
+
+
+def _moved(name: str, result: Result) -> str:
+    group = result.groups.get(name)
+    return f"{sum(group.moved.values()) / 1e9:,.1f}" if group else ""
 
 
 def _of(part: int, whole: int) -> str:

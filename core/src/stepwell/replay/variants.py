@@ -18,9 +18,11 @@ class Variant:
     """Off: nothing is kept for other requests."""
 
 
-def variants(*, host: bool, storage: bool, write: str, schedule: str) -> list[Variant]:
+def variants(*, host: bool, storage: bool, write: str, schedule: str, windows: bool = False) -> list[Variant]:
     """As configured, then without each part that the config has."""
     found = [Variant("as configured")]
+    if windows:
+        found.append(Variant("windows as full", sets=("replay.windows=false",)))
     if storage:
         found.append(Variant("no storage", storage=False))
     if host:
