@@ -19,7 +19,7 @@ from stepwell.types import Full, GroupSpec, Window
 from .conftest import conversations, refused, replay, write
 from .test_timed import timeless
 
-MIXES = Path(__file__).resolve().parents[3] / "docs" / "models"
+MIXES = Path(__file__).resolve().parents[3] / "docs" / "pages" / "models"
 TINY: dict[str, object] = {
     "model_type": "test",
     "num_hidden_layers": 3,
