@@ -7,7 +7,7 @@ More pages than the pace-setters have never help a window, so none gets more unl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepwell.cache.arena import slot_bytes
@@ -16,7 +16,7 @@ from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.settings import CacheSettings
 from stepwell.suggest import meant
-from stepwell.types import Chunked, Full, GroupSpec, Window
+from stepwell.types import Chunked, Full, GroupSpec
 
 DEFAULT_BYTES = 2**30
 """For device pages, where neither config nor runner says."""
@@ -28,6 +28,9 @@ RUNNING = 4
 """One part in so many goes to the windows of requests that run, should they be shorter than typical but many."""
 FLYING = 8
 """One part in so many of what full attention has is the most that chunks in flight are given; longer ones are cut."""
+
+
+Keep = Callable[[Group, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +64,35 @@ def size(
     budget: int | None,
     *,
     load: Load | None = None,
+    keep: Keep | None = None,
 ) -> Pools:
-    """Size all pools. `budget`: bytes that the runner has for device pages. Raises ConfigError."""
+    """Size all pools. `budget`: bytes that the runner has for device pages. Raises ConfigError.
+
+    `keep`: pages that a prefix of so many tokens keeps of a group; unset: `kept`.
+    """
     names = [group.name for group in groups]
     for name in settings.groups:
         if name not in names:
             raise config.error("cache", "groups", f"the model has no group {name}{meant(name, names)}")
     page_bytes = tuple(group.token_bytes * settings.page_size for group in groups)
     slots = tuple(slot_bytes(nbytes) for nbytes in page_bytes)
-    device = Tier(config, settings, groups, "device", page_bytes, load or Load())
-    host = Tier(config, settings, groups, "host", slots, None)
+    device = Tier(config, settings, groups, "device", page_bytes, load or Load(), keep or kept)
+    host = Tier(config, settings, groups, "host", slots, None, keep or kept)
     return Pools(_device(device, budget), _host(host), page_bytes, slots)
 
 
 def kept(group: Group, tokens: int) -> int:
-    """Pages that a prefix of `tokens` tokens keeps: the window at its last page multiple and one page below.
+    """`kept_at`, of chunks the mean over lengths around: it grows from nothing to a chunk, and starts anew."""
+    need = group.spec.need
+    if isinstance(need, Chunked):
+        return min(max(1, tokens // group.page), pages_of(need.tokens, 2 * group.page) + 1)
+    return kept_at(group, tokens)
 
-    Of chunks the mean over lengths around it, for what is kept grows from nothing to a chunk and starts anew.
-    """
+
+def kept_at(group: Group, tokens: int) -> int:
+    """Pages that a prefix of `tokens` tokens keeps: what is needed at its last page multiple and at one page below."""
     pages = max(1, tokens // group.page)
-    match group.spec.need:
-        case Full():
-            return pages
-        case Window():
-            return pages - group.first(pages - 1)
-        case Chunked(chunk):
-            return min(pages, pages_of(chunk, 2 * group.page) + 1)
+    return pages - group.first(pages - 1)
 
 
 def _device(tier: Tier, budget: int | None) -> tuple[int, ...]:
@@ -131,11 +137,12 @@ class Tier:
         name: str,
         sizes: Sequence[int],
         load: Load | None,
+        keep: Keep,
     ) -> None:
         """`sizes`: bytes of a page of each group. `load`: None where nothing runs."""
         self._config, self.settings, self.sizes = config, settings, sizes
         self.groups = [group_of(spec, settings.page_size) for spec in specs]
-        self._name, self._load = name, load
+        self._name, self._load, self._keep = name, load, keep
         self._own = [settings.groups.get(spec.name, {}) for spec in specs]
         reach = [_reach(group) for group in self.groups]
         self._paced = [far == max(reach) for far in reach]
@@ -193,9 +200,9 @@ class Tier:
             return 0
         page, typical = group.page, self.settings.typical_tokens
         tokens = min(typical, max(page, pace * page // PREFIXES))
-        held = min(kept(other, typical) for other, paced in zip(self.groups, self._paced, strict=True) if paced)
+        held = min(self._keep(other, typical) for other, paced in zip(self.groups, self._paced, strict=True) if paced)
         prefixes = max(PREFIXES, pages_of(pace, held))
-        retained = min(kept(group, tokens), pages_of(tokens, page))
+        retained = min(self._keep(group, tokens), pages_of(tokens, page))
         if self._load is None:
             return min(pace, (prefixes + PREFIXES) * retained)  # fetches in flight have windows of their own
         load, runs = self._load, _runs(group)

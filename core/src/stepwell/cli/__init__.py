@@ -15,6 +15,7 @@ COMMANDS = {
     "run": Lazy("stepwell.cli.talk:run", "Answer one prompt."),
     "chat": Lazy("stepwell.cli.talk:chat", "Talk to a model."),
     "replay": Lazy("stepwell.cli.replay:command", "Run a trace through the cache with a virtual clock."),
+    "plan": Lazy("stepwell.cli.plan:command", "Say what windows save for a model, and how to size its pools."),
     "bench": Lazy("stepwell.cli.bench:bench", "Measure parts of the cache."),
     "plugins": Lazy("stepwell.cli.plugins:plugins", "List the installed plugins and what became of each."),
     "plugin": Lazy("stepwell.cli.plugin:plugin", "Switch plugins off and on."),
