@@ -152,16 +152,18 @@ def test_a_window_and_a_chunk_are_not_for_one_layer():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("value_dim", [None, 4])
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_save_then_load_brings_every_byte_back_and_touches_nothing_else(device, dtype, page_size):
-    shape = PageShape(3, page_size, 2, 8, dtype)
+def test_save_then_load_brings_every_byte_back_and_touches_nothing_else(device, dtype, page_size, value_dim):
+    shape = PageShape(3, page_size, 2, 8, dtype, value_dim)
     pool = PagePool(shape, 7, device)
-    pool.data.copy_(torch.randn(pool.data.shape))
+    for side in pool.sides:
+        side.copy_(torch.randn(side.shape))
     stride, offset, slots = 4096 * (1 + shape.page_bytes // 4096), 8192, 5
     memory = memoryview(mmap.mmap(-1, offset + slots * stride))
     memory[:] = b"\xa5" * len(memory)
     host = HostPages(memory, offset, stride, slots, shape)
-    source = pool.data.clone()
+    source = [side.clone() for side in pool.sides]
     device_ids, host_ids = torch.tensor([5, 0, 3], device=device), torch.tensor([4, 1, 2])
     save(pool, host, device_ids, host_ids)
 
@@ -169,13 +171,22 @@ def test_save_then_load_brings_every_byte_back_and_touches_nothing_else(device, 
     untouched += [memory[offset + s * stride + shape.page_bytes : offset + (s + 1) * stride] for s in (1, 2, 4)]
     assert all(bytes(part) == b"\xa5" * len(part) for part in untouched)
 
-    pool.data.fill_(7)
+    for layer in range(shape.layers):  # the order of bytes that stored pages have
+        parts = [side[layer, device_ids[0]].reshape(-1) for side in source]
+        end = (layer + 1) * (shape.page_bytes // shape.layers)
+        at = offset + 4 * stride + end - shape.page_bytes // shape.layers
+        assert (
+            bytes(memory[at : offset + 4 * stride + end]) == torch.cat(parts).cpu().view(torch.uint8).numpy().tobytes()
+        )
+
+    for side in pool.sides:
+        side.fill_(7)
     targets = torch.tensor([2, 6, 1], device=device)
     for layer in range(shape.layers):
         load_layer(pool, host, layer, targets, host_ids)
-    assert torch.equal(pool.data[:, :, targets], source[:, :, device_ids])
-    rest = [0, 3, 4, 5]
-    assert bool((pool.data[:, :, rest] == 7).all())
+    for side, was in zip(pool.sides, source, strict=True):
+        assert torch.equal(side[:, targets], was[:, device_ids])
+        assert bool((side[:, [0, 3, 4, 5]] == 7).all())
     del host
 
 

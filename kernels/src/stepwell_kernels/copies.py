@@ -10,10 +10,11 @@ from stepwell_kernels.pool import PagePool, PageShape
 
 
 class HostPages:
-    """The slots of one group in the host arena as a tensor [slots, layers, 2, page_size, kv_heads, head_dim].
+    """The slots of one group in the host arena: each holds, layer by layer, K and then V of a page.
 
-    Shares the arena's memory. `stride` is the distance between slots in bytes, a multiple of the item size; what lies
-    between a page's payload and the next slot is never touched.
+    `sides` are all K and all V, [slots, layers, page_size, kv_heads, dim] each; they share the arena's memory. `stride`
+    is the distance between slots in bytes, a multiple of the item size; what lies between a page's payload and the next
+    slot is never touched.
     """
 
     def __init__(self, memory: memoryview, offset: int, stride: int, slots: int, shape: PageShape) -> None:
@@ -22,11 +23,17 @@ class HostPages:
             raise ValueError(f"slots at {offset} + n * {stride} bytes do not align with items of {item} bytes")
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         flat = self._bytes[: len(memory) // item * item].view(shape.dtype)
-        inner = (shape.layers, 2, shape.page_size, shape.kv_heads, shape.head_dim)
-        strides = [1]
-        for size in reversed(inner[1:]):
-            strides.append(strides[-1] * size)
-        self.data = torch.as_strided(flat, (slots, *inner), (stride // item, *reversed(strides)), offset // item)
+        layer = shape.page_size * shape.kv_heads * sum(shape.dims)
+        starts = (offset // item, offset // item + shape.page_size * shape.kv_heads * shape.head_dim)
+        self.sides = [
+            torch.as_strided(
+                flat,
+                (slots, shape.layers, shape.page_size, shape.kv_heads, dim),
+                (stride // item, layer, shape.kv_heads * dim, dim, 1),
+                start,
+            )
+            for dim, start in zip(shape.dims, starts, strict=True)
+        ]
         self.shape = shape
         self._pinned = False
 
@@ -51,9 +58,8 @@ def _cudart() -> Any:
 
 def load_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
     """Copy one layer of host pages to device pages. Ids are int64, `host_ids` on CPU, `device_ids` on the device."""
-    pages = host.data[:, layer].index_select(0, host_ids).to(pool.data.device)
-    for side in (0, 1):
-        pool.data[layer, side].index_copy_(0, device_ids, pages[:, side])
+    for mine, theirs in zip(pool.sides, host.sides, strict=True):
+        mine[layer].index_copy_(0, device_ids, theirs[:, layer].index_select(0, host_ids).to(mine.device))
 
 
 def load(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
@@ -64,8 +70,8 @@ def load(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: to
 
 def save_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
     """Copy one layer of device pages to host pages. Ids as for `load_layer`."""
-    pages = pool.data[layer].index_select(1, device_ids).transpose(0, 1).to("cpu")
-    host.data[:, layer].index_copy_(0, host_ids, pages)
+    for mine, theirs in zip(pool.sides, host.sides, strict=True):
+        theirs[:, layer].index_copy_(0, host_ids, mine[layer].index_select(0, device_ids).to("cpu"))
 
 
 def save(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:

@@ -16,11 +16,18 @@ class PageShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    value_dim: int | None = None
+    """Of V, where it is not `head_dim`."""
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """Of a head of K, and of V."""
+        return self.head_dim, self.value_dim or self.head_dim
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token over all layers."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return self.layers * self.kv_heads * sum(self.dims) * self.dtype.itemsize
 
     @property
     def page_bytes(self) -> int:
@@ -29,7 +36,7 @@ class PageShape:
 
 
 class PagePool:
-    """`data` is [layers, 2, pages, page_size, kv_heads, head_dim]; index 0 of the second axis is K, 1 is V.
+    """`sides` are K and V: [layers, pages, page_size, kv_heads, dim] each.
 
     Zeroed, so that what a mask leaves out is never NaN.
     """
@@ -37,13 +44,13 @@ class PagePool:
     def __init__(self, shape: PageShape, pages: int, device: torch.device | str) -> None:
         self.shape = shape
         self.pages = pages
-        size = (shape.layers, 2, pages, shape.page_size, shape.kv_heads, shape.head_dim)
-        self.data = torch.zeros(size, dtype=shape.dtype, device=device)
+        size = (shape.layers, pages, shape.page_size, shape.kv_heads)
+        self.sides = [torch.zeros((*size, dim), dtype=shape.dtype, device=device) for dim in shape.dims]
 
     def keys(self, layer: int) -> torch.Tensor:
         """K of a layer: [pages, page_size, kv_heads, head_dim]."""
-        return self.data[layer, 0]
+        return self.sides[0][layer]
 
     def values(self, layer: int) -> torch.Tensor:
-        """V of a layer: [pages, page_size, kv_heads, head_dim]."""
-        return self.data[layer, 1]
+        """V of a layer: [pages, page_size, kv_heads, value_dim]."""
+        return self.sides[1][layer]

@@ -22,6 +22,7 @@ from transformers import (
     GptOssConfig,
     Llama4TextConfig,
     LlamaConfig,
+    MiMoV2FlashConfig,
     MistralConfig,
     MixtralConfig,
     Olmo3Config,
@@ -87,6 +88,18 @@ KINDS: dict[str, Callable[[], PretrainedConfig]] = {
         num_local_experts=4,
         floor_scale=7,
         attn_scale=0.5,
+    ),
+    "mimo": lambda: MiMoV2FlashConfig(
+        **SMALL,
+        num_hidden_layers=4,
+        head_dim=24,
+        v_head_dim=16,
+        swa_num_key_value_heads=4,
+        sliding_window=9,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+        moe_intermediate_size=32,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
     ),
     "qwen3-sliding": lambda: Qwen3Config(
         **SMALL, num_hidden_layers=3, head_dim=32, use_sliding_window=True, sliding_window=8, max_window_layers=1

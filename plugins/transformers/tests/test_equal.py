@@ -124,7 +124,7 @@ def test_answers_of_models_with_windows_equal_generate(
         assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
 
 
-@pytest.mark.parametrize("kind", ["gpt-oss", "mistral-sliding", "llama4", "gemma3"])
+@pytest.mark.parametrize("kind", ["gpt-oss", "mistral-sliding", "llama4", "gemma3", "mimo"])
 @pytest.mark.parametrize("page", [1, 16])
 def test_windows_come_back_from_host(tiny, truth, kind, page):
     """Others take the device's pages; then a conversation goes on, and its window and its full attention are loaded."""

@@ -12,6 +12,7 @@ WINDOWS = {
     "gpt-oss": 9,
     "gemma2": 12,
     "gemma3": 16,
+    "mimo": 9,
     "mistral-sliding": 11,
     "llama4": 24,
     "qwen3-sliding": 8,
@@ -147,9 +148,11 @@ def test_rows_see_no_strangers_pages(tiny, truth, drive, make_prompts):
     driver = drive(folder, 16)
     prompts = make_prompts(3, 40, 90, seed=2)
     (pool,) = driver.runner._pools
-    pool.data.fill_(float("nan"))
+    for side in pool.sides:
+        side.fill_(float("nan"))
     for page in driver.free[-40:]:
-        pool.data[:, :, page] = 0  # the pages that are used next; a last page's tail is read, and masked
+        for side in pool.sides:
+            side[:, page] = 0  # the pages that are used next; a last page's tail is read, and masked
     for prompt, answer in zip(prompts, driver.serve(prompts, new=12), strict=True):
         truth(folder, prompt, 12).check(answer)
 

@@ -38,7 +38,7 @@ class Geometry:
     def pages(self, page_size: int, dtype: torch.dtype) -> list[PageShape]:
         """Of each group."""
         return [
-            PageShape(len(group.layers), page_size, row.kv_heads, row.key_dim, dtype)
+            PageShape(len(group.layers), page_size, row.kv_heads, row.key_dim, dtype, row.value_dim)
             for group, row in zip(self.shape.groups(), self.rows, strict=True)
         ]
 
@@ -55,9 +55,9 @@ def geometry(config: Any, name: str) -> Geometry:
     for number, group in enumerate(shape.groups()):
         seats |= {layer: Seat(number, index) for index, layer in enumerate(group.layers)}
         kept = {shape.layers[layer] for layer in group.layers}
-        if len(kept) > 1 or any(row.key_dim != row.value_dim for row in kept):
+        if len(kept) > 1:
             raise ConfigError(
-                f"runner.model: {name} has layers whose K and V have different shapes, which is not supported yet"
+                f"runner.model: {name} has layers of different shapes that see the same, which is not supported yet"
             )
         rows += kept
     return Geometry(shape, seats, rows)
