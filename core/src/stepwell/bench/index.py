@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from statistics import median
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
+from stepwell.cache.audit import nodes as all_nodes
 from stepwell.cache.cache import Cache, CacheShape, Lease
 from stepwell.cache.node import DEVICE, Node
 from stepwell.cache.recency import Recency
-from stepwell.types import TOKEN_BYTES, Full, GroupSpec, Window
+from stepwell.types import TOKEN_BYTES, Full, GroupSpec, Tier, Window
 
 PAGE = 16
 TOKENS = 65536
@@ -62,12 +64,19 @@ class _All(RetentionPolicy):
         return (length - page, length)
 
 
-def _cache(groups: int, pages: int) -> Cache:
+class _Ends(RetentionPolicy):
+    """Keeps a long prompt's windows at its end and in its middle, nothing else."""
+
+    def keep(self, length: int, page: int, branches: Sequence[int]) -> Sequence[int]:
+        return (length // 2, length - page, length) if length == TOKENS else ()
+
+
+def _cache(groups: int, pages: int, retain: RetentionPolicy | None = None) -> Cache:
     return Cache(
         CacheShape(GROUPS[:groups], PAGE, (pages,) * groups, (0,) * groups),
         evict=lambda tier, group: Recency(),
         write=_Never(),
-        retain=_All(),
+        retain=retain or _All(),
     )
 
 
@@ -175,6 +184,51 @@ def _warm(nodes: int, quick: bool) -> Warm:
     )
 
 
+def _tombstoned(nodes: int, quick: bool) -> dict[str, dict[str, float]]:
+    """Median microseconds of a match by number of groups, after pressure on the pools of windows.
+
+    `interior`: nothing is left of the windows but those at the end and in the middle. `half`: a page of those at the end
+    is gone as well, so that half of the prompt is usable.
+    """
+    took: dict[str, dict[str, float]] = {"interior": {}, "half": {}}
+    rounds, calls = (10, 20) if quick else (60, 50)
+    for groups in (1, 2, 3):
+        cache = _cache(groups, 6000, _Ends())
+        tokens = _plant(cache, 0, nodes)
+        for name, usable in (("interior", TOKENS), ("half", TOKENS // 2 if groups > 1 else TOKENS)):
+            if name == "half":
+                _lose_the_last(cache)
+            _bury_the_dead(cache)
+            if cache.match(NAMESPACE, tokens).length != usable:
+                raise RuntimeError("the bench's windows do not end where they should")
+            row = _turns({name: (_match, cache, [tokens])}, rounds, calls)
+            took[name][str(groups)] = median(row[name])
+    return took
+
+
+def _path(cache: Cache) -> list[Node]:
+    """The nodes of the first prompt."""
+    index = cache._index
+    root = index.roots[NAMESPACE]
+    return index.path(index.walk(root, _tokens(0))[1], root)
+
+
+def _lose_the_last(cache: Cache) -> None:
+    """Take a page that the windows at the end of the first prompt, and a page below, both need."""
+    node = _path(cache)[-1]
+    for group in range(1, len(cache.shape.groups)):
+        cache._index.cut(DEVICE, node, group, np.array([node.pages - 2]))
+    cache._index.settle()
+
+
+def _bury_the_dead(cache: Cache) -> None:
+    """Take the window pages that no retained length needs."""
+    for group in range(1, len(cache.shape.groups)):
+        runs = [node.runs[group] for node in all_nodes(cache._index)]
+        kept = sum(sum(run.kept) for run in runs if run is not None)
+        cache._evictor.evict(DEVICE, group, cache.usage()[Tier.DEVICE][group].tree_only - kept)
+
+
 def _cold(nodes: int, quick: bool) -> dict[str, list[float]]:
     paths = COLD_PATHS // 10 if quick else COLD_PATHS
     cache = _cache(3, paths * (TOKENS // PAGE + 300))
@@ -235,6 +289,7 @@ def measure(quick: bool = False) -> dict[str, object]:
     """Measure everything; `quick`: fewer turns, for a look."""
     with _quiet():
         warm = {nodes: _warm(nodes, quick) for nodes in NODES}
+        tombstoned = {nodes: _tombstoned(nodes, quick) for nodes in NODES}
         cold = {nodes: _cold(nodes, quick) for nodes in NODES}
         published = {groups: _publish(groups, quick) for groups in (1, 3)}
         evicted = {
@@ -255,6 +310,7 @@ def measure(quick: bool = False) -> dict[str, object]:
         "match_us": {str(nodes): row.times for nodes, row in warm.items()},
         "floor_us": {str(nodes): row.floor for nodes, row in warm.items()},
         "ratios": {str(nodes): {"1": row.ratio, "2": row.added[0], "3": row.added[1]} for nodes, row in warm.items()},
+        "tombstoned_us": {str(nodes): rows for nodes, rows in tombstoned.items()},
         "cold_us": {str(nodes): {g: median(row[g]) for g in ("floor", "3")} for nodes, row in cold.items()},
         "publish_ns_per_page": published[1][1],
         "publish": {
@@ -277,6 +333,13 @@ def _show(result: dict[str, object]) -> None:
     for nodes, row in match.items():
         times.add_row(f"{nodes} nodes", f"{floor[nodes]:.1f}", *(f"{row[g]:.1f}" for g in ("1", "2", "3")))
     console.print(times)
+    windows = Table("64k-token match, us", "1 group", "2", "3", title="Windows partly gone")
+    gone = result["tombstoned_us"]
+    assert isinstance(gone, dict)
+    for nodes, rows in gone.items():
+        for name, said in (("interior", "all usable"), ("half", "half usable")):
+            windows.add_row(f"{nodes} nodes, {said}", *(f"{rows[name][g]:.1f}" for g in ("1", "2", "3")))
+    console.print(windows)
     budgets = Table("budget", "reached", "allowed", "", title="Budgets")
     verdicts = result["budgets"]
     assert isinstance(verdicts, dict)
