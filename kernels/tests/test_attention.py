@@ -120,8 +120,8 @@ def test_scores_of_a_long_prompt_are_made_in_parts(monkeypatch):
     write_pages(pool.keys(0), k, batch)
     write_pages(pool.values(0), v, batch)
     sinks = torch.randn(6)
-    got = paged_attention(query, pool.keys(0), pool.values(0), batch, 0.3, sinks)
-    want = reference(query, k, v, 0, ("all", 0), 0.3, sinks)
+    got = paged_attention(query, pool.keys(0), pool.values(0), batch, 0.3, sinks, 5.0)
+    want = reference(query, k, v, 0, ("all", 0), 0.3, sinks, 5.0)
     torch.testing.assert_close(got.double(), want, atol=1e-5, rtol=1e-4)
 
 

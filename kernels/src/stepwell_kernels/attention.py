@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import embedding, scaled_dot_product_attention
+from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
-from stepwell_kernels.scores import Scores, attend
+from stepwell_kernels.scores import Scores, attend, attend_with_sinks
 
 PADDING, SLACK = 1.25, 64
 """Decode rows share a gather while its padded length stays within this factor, and so many tokens, of their own."""
@@ -26,6 +26,9 @@ BLOCK = 1024
 WINDOW_BLOCK = 128
 """Least queries of a prompt's block under a window: blocks are as long as the window, so that half of what they read is
 seen, and never so short that there are too many."""
+
+ALIGNED = 64
+"""Blocks are multiples of it: a window is one less than a round number, and an odd block slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class _Prompt:
         places = torch.arange(self.tokens, device=self.pages.device)
         return places[None, :] <= places[:, None]
 
+    @cached_property
+    def seen_and_sink(self) -> torch.Tensor:
+        """[queries, tokens + 1]: a sink behind the tokens, which every query sees."""
+        return pad(self.seen, (0, 1), value=True)
+
 
 @dataclass(frozen=True, slots=True)
 class _Decode:
@@ -90,7 +98,7 @@ class Batch:
             raise ValueError("a layer sees a window or a chunk, not both")
         self._page_size, self._device, self._window, self._chunk = page_size, device, window, chunk
         if window is not None:
-            block = min(block, max(window, WINDOW_BLOCK))
+            block = min(block, max(-(-window // ALIGNED) * ALIGNED, WINDOW_BLOCK))
         self.tokens = sum(row.count for row in rows)
         starts = np.cumsum([0, *(row.count for row in rows)]).tolist()
         flat = np.concatenate([self._slots(row) for row in rows]) if rows else np.empty(0, np.int64)
@@ -246,6 +254,8 @@ def _attend_prompt(
         mask = prompt.mask
         wide = (side[0, :, None].expand(-1, groups, -1, -1) for side in (k, v))
         found = scaled_dot_product_attention(grouped, *wide, attn_mask=mask, is_causal=mask is None, scale=scale)
+    elif scores.softcap is None and scores.sinks is not None:
+        found = attend_with_sinks(grouped, k[0], v[0], prompt.seen_and_sink, scale, scores.sinks)
     else:
         found = attend(grouped[None], k, v, prompt.seen, scores)[0]
     return found.permute(2, 0, 1, 3).reshape(count, heads, -1)

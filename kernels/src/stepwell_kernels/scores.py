@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 SCORES = 1 << 25
 """Most scores that are in memory at once: 128 MiB of them."""
+PAD = 8
+"""Numbers by which heads grow for a sink: one is needed, so many keep rows aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,27 @@ def attend(
         for at in range(0, count, step)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
+
+
+def attend_with_sinks(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor
+) -> torch.Tensor:
+    """The same for one row and sinks alone, with no scores in memory: a sink is one more key, which only it looks at.
+
+    `query` [kv_heads, groups, queries, dim], `keys` and `values` [kv_heads, tokens, dim], `mask` [queries, tokens + 1],
+    of which the last is true. Answers [kv_heads, groups, queries, value_dim].
+    """
+    heads, groups, count, dim = query.shape
+    tokens, width = keys.shape[1], max(dim + PAD, values.shape[2])
+    wide = query.new_zeros((heads, groups, count, width))
+    wide[..., :dim] = query
+    wide[..., dim] = (sinks / scale)[:, :, None]
+    k, v = (side.new_zeros((heads, tokens + 1, width)) for side in (keys, values))
+    k[:, :tokens, :dim] = keys
+    k[:, tokens, dim] = 1
+    v[:, :tokens, : values.shape[2]] = values
+    k, v = (side[:, None].expand(-1, groups, -1, -1) for side in (k, v))
+    return scaled_dot_product_attention(wide, k, v, attn_mask=mask, scale=scale)[..., : values.shape[2]]
 
 
 def _part(
