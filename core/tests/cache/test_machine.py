@@ -498,7 +498,8 @@ def test_long_walks(seed: int) -> None:
     draw = FromSeed(seed)
     writer = WRITERS[seed // len(NEEDS) % len(WRITERS)]
     needs = NEEDS[seed % len(NEEDS)]
-    world = World(needs, draw.pick((1, 2, 3, 4, 16)), draw.number(16, 60), draw.pick((0, 6, 20, 60)), writer, seed % 4 == 0)
+    page, device, host = draw.pick((1, 2, 3, 4, 16)), draw.number(16, 60), draw.pick((0, 6, 20, 60))
+    world = World(needs, page, device, host, writer, seed % 4 == 0)
     for _ in range(300):
         getattr(world, draw.pick(OFTEN if draw.number(0, 2) else SELDOM))(draw)
         world.sound()

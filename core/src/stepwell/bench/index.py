@@ -187,8 +187,8 @@ def _warm(nodes: int, quick: bool) -> Warm:
 def _tombstoned(nodes: int, quick: bool) -> dict[str, dict[str, float]]:
     """Median microseconds of a match by number of groups, after pressure on the pools of windows.
 
-    `interior`: nothing is left of the windows but those at the end and in the middle. `half`: a page of those at the end
-    is gone as well, so that half of the prompt is usable.
+    `interior`: nothing is left of the windows but those at the end and in the middle. `half`: a page of those at the
+    end is gone as well, so that half of the prompt is usable.
     """
     took: dict[str, dict[str, float]] = {"interior": {}, "half": {}}
     rounds, calls = (10, 20) if quick else (60, 50)
