@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -345,8 +346,18 @@ class World:
 
 
 @pytest.fixture
-def world() -> type[World]:
-    return World
+def world() -> Iterator[type[World]]:
+    """The class; the host memory of what a test makes of it goes with the test."""
+    arenas: list[Arena] = []
+
+    class Housed(World):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            arenas.append(self.arena)
+
+    yield Housed
+    for arena in arenas:
+        arena.close()
 
 
 @pytest.fixture
