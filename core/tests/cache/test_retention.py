@@ -616,3 +616,23 @@ def test_the_audit_sees_marks_that_are_wrong(desk, field):
     setattr(run, field, wrong)
     with pytest.raises(AuditError):
         d.cache.audit()
+
+
+def test_retention_hears_where_a_request_ended_and_not_its_whole_pages(desk):
+    policy = Asked(0)
+    lengths = []
+    policy.keep = lambda length, page, branches: lengths.append(length) or ()
+    d = desk(page=4, needs=(Full(), Window(6)), retain=policy)
+    d.serve(range(22))
+    d.serve(range(24))
+    assert lengths == [22, 24]
+
+
+def test_going_on_behind_a_path_is_no_fork(desk):
+    d = desk(page=4, needs=(Full(), Window(6)))
+    d.serve(range(24))
+    assert d.admit(range(40)).fork == 0
+    assert d.admit([*range(16), 99, 99, 99, 99]).fork == 4
+
+
+# endregion

@@ -427,7 +427,7 @@ def test_b069_usable_is_the_longest_length_whose_windows_came(desk, lost):
 @pytest.mark.parametrize(("lost", "usable", "stored"), [(0, 24, 4), (1, 20, 3), (3, 0, 0)])
 def test_b070_splits_under_the_save_of_a_window_lose_nothing(desk, lost, usable, stored):
     d = desk(host=64, storage={}, needs=(Full(), Window(12)))
-    d.serve(range(26))
+    d.serve(range(24))
     copies = {copy.group: copy for copy in d.cache.saves(100)}
     assert len(copies[1].device) == 4, "the windows at 24 and at 20"
     d.serve([*range(16), 99, 99, 99, 99])
@@ -468,6 +468,27 @@ def test_b083_a_window_page_that_was_not_stored_is_a_miss(desk):
     fresh = desk(**made)
     op = fresh.fetch(range(25))
     assert fresh.fetched(op) == 20, "the window at 20 is there, that at 24 lacks its last page"
+
+
+def test_b024_a_host_smaller_than_the_device_takes_nothing_from_those_who_come_back(desk):
+    d = desk(page=1, device=(400, 24, 36), host=(400, 16, 24), needs=(Full(), Window(4), Window(7)))
+    d.serve(range(1000, 1008), [1])
+    told = list(range(8))
+    for turn in range(6):
+        d.serve(told, [900 + turn], chunk=2)
+        d.save()
+        told = [*told, 900 + turn, *range(100 * turn, 100 * turn + 8)]
+        if turn % 2:
+            assert d.match([*range(1000, 1008), 5]).length == 8
+
+
+def test_b055_of_windows_alone_what_came_from_host_is_said_to_have(desk):
+    d = desk(page=4, needs=(Window(8),), host=64)
+    d.serve(range(40))
+    d.save()
+    d.evict()
+    cached = d.serve(range(41))
+    assert (cached.device, cached.host) == (0, 40)
 
 
 # endregion

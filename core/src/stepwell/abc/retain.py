@@ -25,7 +25,8 @@ class RetentionPolicy(ABC):
 
         Asked each time that it has published from `start` to `end`, both page multiples: the windows in between are all
         there now, and the request lets go of them next. `branches`: the lengths in between at which another path leaves
-        this one, and the one up to which the tree knew this request's tokens when it was admitted; ascending.
+        this one, or this one left another when its request was admitted; ascending. One at the very end of a publish
+        may be told with the next, whose `start` is then a page lower.
         Since: API 1.
         """
         return ()

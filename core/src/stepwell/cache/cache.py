@@ -113,14 +113,14 @@ class Cache:
         return self._index.version
 
     def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> tuple[Found, int]:
-        """What is usable of a prompt, and the pages that the tree knows of it."""
-        leads, node, length, known = self._reach(namespace, tokens)
-        return find(self._geometry, leads, node, length, load=load), known
+        """What is usable of a prompt, and where it leaves another path."""
+        leads, node, length, fork = self._reach(namespace, tokens)
+        return find(self._geometry, leads, node, length, load=load), fork
 
     def _reach(self, namespace: bytes, tokens: bytes) -> tuple[list[bytes], Node, int, int]:
-        """Leading ids on the way, the last node, and the pages that the tree has of a prompt, whole or not.
+        """Leading ids on the way, the last node, and the pages that the tree has of a prompt but for its last token.
 
-        The pages first without the one that the last token is in, then all.
+        Then the pages at which the prompt leaves a path that goes on otherwise; 0 where it leaves none.
         """
         index = self._index
         root = index.roots.get(namespace)
@@ -128,7 +128,8 @@ class Cache:
             return [], NOWHERE, 0, 0
         leads, node, at, inside = index.walk(root, tokens)
         usable = len(tokens) - TOKEN_BYTES
-        return leads, inside or node, (at if at <= usable else max(0, usable)) // index.step, at // index.step
+        fork = at // index.step if inside is not None or node.children else 0
+        return leads, inside or node, (at if at <= usable else max(0, usable)) // index.step, fork
 
     # endregion
 
@@ -167,7 +168,7 @@ class Cache:
         Tokens from `fetched_from` to `fetched` are known to have come from storage for this request: those that are not
         on device count as `cached.storage`.
         """
-        found, known = self._find(namespace, tokens, load=load)
+        found, fork = self._find(namespace, tokens, load=load)
         page = self._geometry.page
         pages = max(found.length, pages_of(upto(found.length * page), page))
         pools = self._pools[DEVICE]
@@ -183,7 +184,7 @@ class Cache:
                 self._pools[HOST][group].release(loads[group], used=False)
             return None
         lease = self._lease(namespace, found, pages, priority, range(fetched_from, fetched))
-        lease.fork = known
+        lease.fork = fork
         for group, pool in enumerate(pools):
             self._fill(lease, found, group, pool.allocate(new[group]))
             self._pools[HOST][group].release(loads[group], used=False)
@@ -202,10 +203,7 @@ class Cache:
 
     def _lease(self, namespace: bytes, found: Found, pages: int, priority: int, fetched: range) -> Lease:
         page = self._geometry.page
-        loaded = [
-            found.first[g] + int(np.flatnonzero(ids >= 0)[0]) for g, ids in enumerate(found.host) if ids is not None
-        ]
-        device = min(loaded, default=found.length) * page
+        device = min([found.length, *(self._loads_from(found, g) for g in range(len(found.first)))]) * page
         storage = max(0, min(fetched.stop, found.length * page) - max(fetched.start, device))
         rows = max(16, 1 << max(0, pages - 1).bit_length())
         lease = Lease(
@@ -220,6 +218,15 @@ class Cache:
         )
         self._leases.add(lease)
         return lease
+
+    def _loads_from(self, found: Found, group: int) -> int:
+        """The first page that is loaded; 0 where the device has none of the group. It keeps none before a window."""
+        host = found.host[group]
+        if host is None:
+            return found.length
+        if not self._geometry.full and host[0] >= 0:
+            return 0
+        return found.first[group] + int(np.flatnonzero(host >= 0)[0])
 
     def _fill(self, lease: Lease, found: Found, group: int, new: Ids) -> None:
         """Write a group's table, and plan its loads into the first of the new pages."""

@@ -67,7 +67,7 @@ class Lease:
     loading: set[int] = field(default_factory=set)
     """Loads that have not ended."""
     fork: int = 0
-    """Leading pages that the tree knew at admission, usable or not: where they end, this path may leave another."""
+    """Pages at which this path left another at admission, usable or not; 0: it left none."""
     broken: bool = False
     """A load failed: what is computed from here on is not to be published."""
 

@@ -45,7 +45,7 @@ class Pool:
         self.busy = np.zeros(total, dtype=np.bool_)
         """Pages that are being copied down a tier."""
         self.stored = np.zeros(total, dtype=np.bool_)
-        """Host pages that storage has, too."""
+        """Pages that were copied down a tier, which may have let go of them since."""
         self.free = total
         self.taken = 0
         """Pages that were ever allocated."""

@@ -42,7 +42,8 @@ class Publisher:
             index.candidates.now += 1
             self._extend(lease, tokens[: pages * step], pages, digests)
         if final and pages:
-            self._finish(lease, tokens[: pages * step], pages, expires)
+            length = min(len(tokens) // TOKEN_BYTES, (pages + 1) * index.geometry.page - 1)
+            self._finish(lease, tokens[: pages * step], length, expires)
 
     def _extend(self, lease: Lease, tokens: bytes, pages: int, digests: bytes) -> None:
         index = self._index
@@ -173,8 +174,11 @@ class Publisher:
             if len(ids):
                 index.put(DEVICE, node, g, low - node.first, ids.copy())
 
-    def _finish(self, lease: Lease, tokens: bytes, pages: int, expires: float | None) -> None:
-        """Retention applies, and pages that this request alone made expire when it says."""
+    def _finish(self, lease: Lease, tokens: bytes, length: int, expires: float | None) -> None:
+        """Retention applies, and pages that this request alone made expire when it says.
+
+        `length`: where the request ended, less than a page behind `tokens`.
+        """
         index = self._index
         geometry = index.geometry
         root = index.root(lease.namespace)
@@ -191,9 +195,8 @@ class Publisher:
         if not geometry.windows:
             return
         branches = [node.end // TOKEN_BYTES for node in path if len(node.children) > 1]
-        asked = self._retain.keep(pages * geometry.page, geometry.page, branches)
-        lengths = [min(length // geometry.page, pages) for length in asked]
-        self._tiering.consider(index.retained.retain(last, lengths), Cause.INSERT)
+        asked = self._retain.keep(length, geometry.page, branches)
+        self._tiering.consider(index.retained.retain(last, [at // geometry.page for at in asked]), Cause.INSERT)
 
     def _forget_gone(self) -> None:
         """Nodes that left the tree before their end came, or have another by now, are not remembered for long."""

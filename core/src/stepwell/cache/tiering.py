@@ -87,16 +87,14 @@ class Tiering:
     # region: what the write policy wants
 
     def unsaved(self, tier: int, node: Node, group: int, places: Places) -> Flags:
-        """Which pages of a node the policy wants a tier down that are not there yet."""
+        """Which pages of a node the policy wants a tier down that never were there."""
         run = node.runs[group]
-        pool = self._index.pools[HOST][group]
         lacking = np.zeros(len(places), dtype=np.bool_)
-        if run is None or not (self._storage if tier == HOST else pool.total):
+        if run is None or not (self._storage if tier == HOST else self._index.pools[HOST][group].total):
             return lacking
-        if tier == HOST:
-            lacking = ~pool.stored[run.ids(HOST, node.pages)[places]]
-        else:
-            lacking = run.ids(HOST, node.pages)[places] < 0
+        lacking = ~self._index.pools[tier][group].stored[run.ids(tier, node.pages)[places]]
+        if tier == DEVICE:
+            lacking &= run.ids(HOST, node.pages)[places] < 0
         if not lacking.any() or (tier == DEVICE and node.wanted):
             return lacking
         edge = Edge.STORE if tier == HOST else Edge.SAVE
@@ -241,6 +239,7 @@ class Tiering:
         came[: len(ok)] = ok[: len(came)]
         self._stats.save_failed += int(np.count_nonzero(~came))
         index.pools[DEVICE][group].busy[copy.device] = False
+        index.pools[DEVICE][group].stored[copy.device[came]] = True
         at = 0
         done: dict[Node, None] = {}
         for piece in pieces:
@@ -353,6 +352,7 @@ class Tiering:
         came[: len(ok)] = ok[: len(came)]
         self._stats.loaded += int(np.count_nonzero(came))
         self._stats.load_failed += int(np.count_nonzero(~came))
+        index.pools[DEVICE][group].stored[copy.device] = True
         theirs: list[tuple[int, Ids]] = []
         for low, high in runs_of(pages):
             for here, start, end in spans(node, int(pages[low]), high - low):
