@@ -39,7 +39,7 @@ PAGE = 16
 ROOMY = ("cache.page_size=16", "cache.device_pages=2000", "replay.preset=cpu-smollm2", "replay.devices=1")
 TIGHT = (
     *("cache.page_size=16", "replay.preset=cpu-smollm2", "replay.devices=1", "write.use=write_through"),
-    *("cache.device_gib=0.016", "cache.host_gib=0.02", "cache.typical_tokens=512", "engine.max_running=2"),
+    *("cache.device_gib=0.004", "cache.host_gib=0.008", "cache.typical_tokens=512", "engine.max_running=2"),
 )
 SCARCE = (
     *("cache.page_size=16", "replay.preset=cpu-smollm2", "replay.devices=1", "write.use=write_through"),
