@@ -195,7 +195,9 @@ def truth() -> Callable[[Path, Sequence[int], int], Truth]:
         key = (folder, tuple(prompt), count)
         if key not in known:
             if folder not in loaded:
-                loaded[folder] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+                # Eager, since other attention of that library may leave sinks and caps out without a word.
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+                loaded[folder] = model.eval()
             ids = torch.tensor([list(prompt)])
             out = loaded[folder].generate(
                 ids,

@@ -187,6 +187,7 @@ def test_a_restart_finds_its_pages_in_storage(tiny, truth, tmp_path, kind):
             done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
             truth(tiny(kind), prompt, ANSWER).check(done.tokens)
             assert (done.cached.storage > 0) == (start == 1)
+            prompt = [*prompt, *done.tokens, 5, 6, 7]
 
 
 def test_b059_other_weights_of_the_same_name_share_no_pages(new_model, truth, tmp_path):

@@ -6,6 +6,7 @@ position of its own, so this cache says of each how many tokens came before it.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -40,11 +41,13 @@ def counting(model: torch.nn.Module) -> list[Any]:
 
 def tell_positions(module: torch.nn.Module) -> None:
     """Give a module the positions of every batch that goes through pages."""
+    # Transformers renamed the argument within its major version.
+    name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
 
     def before(
         _: torch.nn.Module, args: tuple[Any, ...], more: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         paging = more.get("paging")
-        return args, {**more, "cache": Positions(paging.positions)} if isinstance(paging, Paging) else more
+        return args, {**more, name: Positions(paging.positions)} if isinstance(paging, Paging) else more
 
     module.register_forward_pre_hook(before, with_kwargs=True)

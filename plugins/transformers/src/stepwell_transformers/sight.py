@@ -24,12 +24,15 @@ class Sight:
 
     def __init__(self, mask_function: Callable[..., torch.Tensor]) -> None:
         self._mask = mask_function
+        self.device = torch.device("cpu")
+        """Where what a mask is made from is."""
 
     def between(self, places: torch.Tensor) -> torch.Tensor:
         """[places, places]: true where a query at the one sees a token at the other."""
-        nought = torch.zeros((), dtype=torch.int64)
-        seen = self._mask(nought, nought, places[:, None], places[None, :])
-        return seen.expand(len(places), len(places))
+        own = places.to(self.device)
+        nought = torch.zeros((), dtype=torch.int64, device=self.device)
+        seen = self._mask(nought, nought, own[:, None], own[None, :])
+        return seen.expand(len(places), len(places)).to(places.device)
 
 
 def _sight(*_: object, mask_function: Callable[..., torch.Tensor], **__: object) -> Sight:
@@ -48,6 +51,8 @@ def _look(
 ) -> tuple[torch.Tensor, None]:
     layer = module.layer_idx
     assert isinstance(layer, int)
+    if isinstance(attention_mask, Sight):
+        attention_mask.device = query.device
     sights[layer] = attention_mask
     shape = (query.shape[0], query.shape[2], query.shape[1], value.shape[3])
     return torch.zeros(shape, dtype=query.dtype, device=query.device), None
