@@ -105,10 +105,8 @@ def _window(node: Node, run: Run, on_device: Flags, on_host: Flags) -> None:
         _fail(node, "a run without pages that is no tombstone")
     if (run.mask is None) != bool(present.all()) or (run.mask is not None and run.mask != present.tobytes()):
         _fail(node, "the mask differs from the pages")
-    if run.loads != bool((on_host & ~on_device).any()):
-        _fail(node, "the flag for loads is wrong")
-    if run.solid != bool(on_device.all()):
-        _fail(node, "the mark for all on device is wrong")
+    if (run.local is None) != bool(on_device.all()) or (run.local is not None and run.local != on_device.tobytes()):
+        _fail(node, "the mask for the device differs from the pages")
 
 
 def _retained(index: Index, node: Node, group: int, run: Run, present: Flags) -> None:

@@ -40,13 +40,16 @@ class Group:
             case Chunked(tokens):
                 return lengths * self.page // tokens * tokens // self.page
 
-    def below(self, start: int, hole: int) -> int:
-        """The longest length, at most `hole`, that may be usable where pages [start, hole] are absent."""
-        if not isinstance(self.spec.need, Chunked):
-            return start
-        # At a chunk boundary nothing is needed, so it may lie amid absent pages.
-        apart = math.lcm(self.spec.need.tokens, self.page) // self.page
-        return max(start, hole // apart * apart)
+    def bare(self, length: int) -> int:
+        """The longest length, at most `length`, that needs no page; a chunk's boundary may lie amid absent ones."""
+        match self.spec.need:
+            case Chunked(tokens):
+                apart = math.lcm(tokens, self.page) // self.page
+                return length // apart * apart
+            case Window(0):
+                return length
+            case _:
+                return 0
 
     def keeps_from(self, length: int) -> int:
         """First page that a request at `length` tokens keeps; the window at its last page multiple is among them."""
@@ -97,15 +100,15 @@ class Geometry:
     """Groups that need the whole history: as long as they have a page, it stays in the tree."""
     windows: tuple[int, ...]
     """All others."""
-    plan: tuple[tuple[int, bool, Callable[[int], int]], ...]
-    """Index, whether full, and `first` of each group: what a match asks for, at hand."""
+    plan: tuple[tuple[int, Callable[[int], int]], ...]
+    """Index and `first` of each of `windows`: what a match asks for, at hand."""
 
     @classmethod
     def of(cls, specs: tuple[GroupSpec, ...], page: int) -> Geometry:
         groups = tuple(group_of(spec, page) for spec in specs)
         full = tuple(g for g, group in enumerate(groups) if group.full)
         windows = tuple(g for g, group in enumerate(groups) if not group.full)
-        plan = tuple((g, group.full, group.first) for g, group in enumerate(groups))
+        plan = tuple((g, groups[g].first) for g in windows)
         return cls(page, groups, full, windows, plan)
 
     @property

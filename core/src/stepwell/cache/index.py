@@ -141,8 +141,9 @@ class Index:
                     run.device += gap
                 if run.kept:
                     run.kept += bytes(grown)
-                run.mask = (run.mask or b"\x01" * (node.pages - grown)) + bytes(grown)
-                run.solid = False
+                whole = b"\x01" * (node.pages - grown)
+                run.mask = (run.mask or whole) + bytes(grown)
+                run.local = (run.local or whole) + bytes(grown)
 
     def split(self, node: Node, pages: int) -> Node:
         """Cut a node in two; `node` keeps the tail, the answer is a new node above it with the first `pages` pages."""
@@ -450,18 +451,18 @@ class Index:
         """Work out what a window's run says of its pages; one without any is a tombstone."""
         run = node.runs[group]
         assert run is not None
-        run.solid = len(run.device) == 4 * node.pages and ABSENT not in run.device
-        if run.solid:
-            run.mask, run.loads = None, False
+        if len(run.device) == 4 * node.pages and ABSENT not in run.device:
+            run.mask = run.local = None
             return
         on_device = run.ids(DEVICE, node.pages) >= 0
-        on_host = run.ids(HOST, node.pages) >= 0
-        present = on_device | on_host
-        run.loads = bool((on_host & ~on_device).any())
+        present = on_device
+        run.local = on_device.tobytes()
+        if run.host:
+            present = on_device | (run.ids(HOST, node.pages) >= 0)
         if present.all():
             run.mask = None
         elif present.any():
-            run.mask = present.tobytes()
+            run.mask = present.tobytes() if run.host else run.local
         else:
             node.runs[group] = None
 

@@ -69,7 +69,7 @@ class Seg(Segment):
 class Run:
     """The pages of one node and one group. Ids are immutable bytes, so that no array keeps a larger one alive."""
 
-    __slots__ = ("below", "deep", "device", "ends", "host", "kept", "loads", "mask", "reach", "segments", "solid")
+    __slots__ = ("below", "deep", "device", "ends", "host", "kept", "local", "mask", "reach", "segments")
 
     def __init__(self, node: Node, group: int) -> None:
         self.device = b""
@@ -78,10 +78,8 @@ class Run:
         """Ids on host of all pages, -1 where absent; empty where none is."""
         self.mask: bytes | None = None
         """Windows only: a byte a page, whether it is on any tier; None where all are."""
-        self.loads = False
-        """Windows only: whether pages are on host that are not on device."""
-        self.solid = False
-        """Windows only: whether all pages are on device."""
+        self.local: bytes | None = None
+        """Windows only: a byte a page, whether it is on device; None where all are."""
         self.kept = b""
         """Windows only: a byte a page, whether a retained length needs it; empty where none."""
         self.ends: tuple[int, ...] = ()
