@@ -145,6 +145,8 @@ def bench(session: nox.Session) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, command in {
         "index": ("stepwell", "bench", "index", "--json"),
+        "windows": ("stepwell", "bench", "windows", "--json"),
+        "branches": ("stepwell", "bench", "branches", "--json"),
         "storage": ("stepwell", "bench", "storage", "--backend", "file", "--json"),
     }.items():
         text = session.run(*command, silent=True)
