@@ -129,7 +129,7 @@ def test_the_longest_usable_length_equals_brute_force(data, page, sizes, count):
     )
     index, node = grown(groups, page, sizes, (there, [[False] * length] * count))
     for on_host in (False, True):
-        assert longest(index.geometry, node, length, on_host=on_host)[0] == max(np.flatnonzero(good))
+        assert longest(index.geometry, node, length, on_host)[0] == max(np.flatnonzero(good))
 
 
 def test_a_match_ends_though_every_group_takes_another_page_back():
@@ -143,7 +143,7 @@ def test_a_match_ends_though_every_group_takes_another_page_back():
     plan = tuple((g, lambda at, first=first: (looks.append(at), first(at))[1]) for g, first in geometry.plan)
     object.__setattr__(geometry, "plan", plan)
     good = brute(groups, page, length, there)
-    assert longest(geometry, node, length, on_host=False)[0] == max(np.flatnonzero(good)) < 10
+    assert longest(geometry, node, length, False)[0] == max(np.flatnonzero(good)) < 10
     assert len(looks) < 100
 
 

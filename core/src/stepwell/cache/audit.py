@@ -64,6 +64,8 @@ def _shape(index: Index, node: Node) -> None:
     lead = node.run(index.geometry.full[0]).device if index.geometry.full else b""
     if node.lead != lead:
         _fail(node, "the leading ids differ from the run's")
+    if node.bare != all(node.runs[group] is None for group in index.geometry.windows):
+        _fail(node, "is bare of windows, or is not, though marked otherwise")
     if not index.geometry.full and not node.children and all(run is None for run in node.runs):
         _fail(node, "has neither pages nor children")
 

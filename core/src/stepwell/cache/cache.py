@@ -17,7 +17,7 @@ from stepwell.cache.fetch import Fetcher
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
-from stepwell.cache.match import Found, find, lengths, on_device, present, whole
+from stepwell.cache.match import Found, below_a_hole, find, lengths, on_device, present, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
 from stepwell.cache.pool import NO_IDS, Pool
 from stepwell.cache.publish import Publisher
@@ -82,6 +82,9 @@ class Cache:
         leads, node, length, _ = self._reach(namespace, tokens)
         page, absent = self._geometry.page, self._absent
         quick = on_device(self._geometry, leads, node, length)
+        if quick is None:
+            length, node = below_a_hole(self._geometry, node, length, True)
+            quick = on_device(self._geometry, leads, node, length)
         if quick is not None:
             device, first = quick
             self._index.candidates.use(whole(node, length), first)

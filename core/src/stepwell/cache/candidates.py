@@ -53,15 +53,19 @@ class Candidates:
             run = node.runs[group]
             if run is not None and (segment := run.segments[tier]).pages:
                 hit(segment)
+        end = node.first + node.pages
         for tier, group, hit, revive in self._windows:
             start = first[group]
-            here: Node | None = node
-            at = node.first + node.pages
-            while at > start and here is not None:
+            here: Node | None = node if start < end else None
+            while here is not None:
                 run = here.runs[group]
                 if run is not None and (segment := run.segments[tier]).pages:
-                    (hit if run.kept else revive)(segment)
-                at = here.first
+                    if run.kept:
+                        hit(segment)
+                    else:
+                        revive(segment)
+                if here.first <= start:
+                    break
                 here = here.parent
 
     def place(self, segment: Seg, *, renewed: bool) -> None:

@@ -35,7 +35,7 @@ class Fetcher:
         geometry = self._index.geometry
         total = max(0, len(tokens) - TOKEN_BYTES) // geometry.step
         path, reached = self._walk(namespace, tokens, total)
-        now = longest(geometry, path[-1], reached, on_host=True)[0] if path else 0
+        now = longest(geometry, path[-1], reached, True)[0] if path else 0
         if now == total:
             return None
         tokens = tokens[: total * geometry.step]

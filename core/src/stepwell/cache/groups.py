@@ -29,6 +29,8 @@ class Group:
     full: bool
     first: Callable[[int], int]
     """First page needed to continue at a length of so many pages."""
+    apart: int
+    """Lengths that need no page are the multiples of so many; 0: only the length 0 is one."""
 
     def firsts(self, lengths: Lengths) -> Lengths:
         """`first` of many lengths."""
@@ -42,14 +44,7 @@ class Group:
 
     def bare(self, length: int) -> int:
         """The longest length, at most `length`, that needs no page; a chunk's boundary may lie amid absent ones."""
-        match self.spec.need:
-            case Chunked(tokens):
-                apart = math.lcm(tokens, self.page) // self.page
-                return length // apart * apart
-            case Window(0):
-                return length
-            case _:
-                return 0
+        return length // self.apart * self.apart if self.apart else 0
 
     def keeps_from(self, length: int) -> int:
         """First page that a request at `length` tokens keeps; the window at its last page multiple is among them."""
@@ -77,7 +72,7 @@ class Group:
 
 def group_of(spec: GroupSpec, page: int) -> Group:
     """The needs of a group at a page size."""
-    return Group(spec, page, isinstance(spec.need, Full), _first(spec.need, page))
+    return Group(spec, page, isinstance(spec.need, Full), _first(spec.need, page), _apart(spec.need, page))
 
 
 def _first(need: Need, page: int) -> Callable[[int], int]:
@@ -85,9 +80,19 @@ def _first(need: Need, page: int) -> Callable[[int], int]:
         case Full():
             return lambda length: 0
         case Window(tokens):
-            return lambda length: max(0, length * page - tokens) // page
+            pages = pages_of(tokens, page)
+            return lambda length: length - pages if length > pages else 0
         case Chunked(tokens):
             return lambda length: length * page // tokens * tokens // page
+
+
+def _apart(need: Need, page: int) -> int:
+    match need:
+        case Chunked(tokens):
+            return math.lcm(tokens, page) // page
+        case Window(0):
+            return 1
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class Index:
         for group, run in enumerate(node.runs):
             if run is not None:
                 self._split_run(upper, node, group, run)
+        upper.bare = self._bare(upper)
         self.settle()
         return upper
 
@@ -465,6 +466,10 @@ class Index:
             run.mask = present.tobytes() if run.host else run.local
         else:
             node.runs[group] = None
+            node.bare = self._bare(node)
+
+    def _bare(self, node: Node) -> bool:
+        return all(node.runs[group] is None for group in self.geometry.windows)
 
     # endregion
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import frombuffer, int32
 
-from stepwell.cache.groups import Geometry, Group
+from stepwell.cache.groups import Geometry
 from stepwell.cache.node import ABSENT, DEVICE, HOST, Node
 from stepwell.cache.pool import NO_IDS
 from stepwell.types import Ids
@@ -68,12 +68,11 @@ def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, loa
     if quick is None:
         if not load:
             length = min([length, *(len(ids) // 4 for ids in _leading(geometry, leads, node))])
-        length, node = longest(geometry, node, length, on_host=load)
+        length, node = longest(geometry, node, length, load)
         quick = on_device(geometry, leads, node, length)
     if quick is None:
         return _on_either(geometry, leads, node, length)
-    device, first = quick
-    return Found(length, length, last_of(node, length), device, [None] * len(first), first)
+    return Found(length, length, last_of(node, length), quick[0], [None] * len(quick[0]), quick[1])
 
 
 def on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> tuple[list[Ids], list[int]] | None:
@@ -114,28 +113,35 @@ def _window(node: Node, group: int, start: int, length: int) -> bytes | None:
     """Device ids of pages [start, length) of a window group; None where one is absent."""
     if start == length:
         return b""
-    while node.first >= length and node.parent is not None:
+    low = node.first
+    while low >= length and node.parent is not None:
         node = node.parent
+        low = node.first
+    run = node.runs[group]
+    if run is None:
+        return None
+    if low <= start:
+        if run.local is not None and run.local.find(0, start - low, length - low) >= 0:
+            return None
+        return run.device[4 * (start - low) : 4 * (length - low)]
     parts: list[bytes] = []
     append = parts.append
-    solid = True
-    low = end = node.first + node.pages
+    end = low + node.pages
     here: Node | None = node
-    while low > start and here is not None:
+    while here is not None:
         run = here.runs[group]
         if run is None:
             return None
         append(run.device)
-        if run.local is not None:
-            solid = False
         low = here.first
+        if run.local is not None and run.local.find(0, start - low if start > low else 0, length - low) >= 0:
+            return None
+        if low <= start:
+            break
         here = here.parent
     parts.reverse()
     ids = b"".join(parts)
-    if not solid and len(ids) < 4 * (end - low):
-        return None
-    ids = ids[4 * (start - low) : 4 * (length - low)]
-    return ids if solid or ABSENT not in ids else None
+    return ids[4 * (start - low) : 4 * (length - low)] if end > length or start > low else ids
 
 
 def _on_either(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> Found:
@@ -156,7 +162,7 @@ def _on_either(geometry: Geometry, leads: list[bytes], node: Node, length: int) 
         if (device < 0).any():
             host = frombuffer(_ids(node, g, HOST, start, length), int32)
             found.host[g] = np.where(device < 0, host, NO_ID)
-    found.device_length, _ = longest(geometry, node, boundary, on_host=False)
+    found.device_length, _ = longest(geometry, node, boundary, False)
     return found
 
 
@@ -175,72 +181,77 @@ def _ids(node: Node, group: int, tier: int, start: int, length: int) -> bytes:
     return b"".join(parts)[4 * (start - low) : 4 * (length - low)] if end > start else b""
 
 
-def longest(geometry: Geometry, node: Node, length: int, *, on_host: bool) -> tuple[int, Node]:
-    """The longest length, at most `length` pages, whose windows are there, and a node that reaches it.
+def longest(geometry: Geometry, node: Node, length: int, on_host: bool) -> tuple[int, Node]:
+    """The longest length, at most `length` pages, whose windows are there, and the node of its last page.
 
-    It is looked for from the end backwards: where a window has a hole the next length to try is where pages go on below
-    that hole. What lies in between is passed by node, and once: the other groups have no use for it either.
+    It is looked for from the end backwards.
     """
-    plan = geometry.plan
     node = last_of(node, length)
-    at = good = 0
     for _ in range(LEAPS):
-        if good == len(plan):
+        less, node = below_a_hole(geometry, node, length, on_host)
+        if less == length:
             return length, node
-        group, start_of = plan[at]
-        hole = _hole(node, group, start_of(length), length, on_host)
-        if hole is None:
-            good += 1
-            at = at + 1 if at + 1 < len(plan) else 0
-        else:
-            good = 0
-            length, node = _below(geometry.groups[group], group, *hole, on_host)
-    if good == len(plan):
-        return length, node
+        length = less
     path = path_to(node)
     there = [(g, flags(path, g, length, on_host=on_host)) for g in geometry.windows]
-    return int(np.flatnonzero(usable(geometry, length, there))[-1]), node
+    length = int(np.flatnonzero(usable(geometry, length, there))[-1])
+    return length, last_of(node, length)
 
 
-def _hole(node: Node, group: int, start: int, length: int, on_host: bool) -> tuple[Node, int] | None:
-    """The last absent one of pages [start, length), which ends in `node`, and the node that it is of."""
-    while length > start:
-        run = node.runs[group]
-        if run is None:
-            return node, length - 1
-        there = run.mask if on_host else run.local
-        low = node.first
-        if there is not None:
-            hole = there.rfind(0, start - low if start > low else 0, length - low)
-            if hole >= 0:
-                return node, low + hole
-        length = low
-        if node.parent is None:
-            break
+def below_a_hole(geometry: Geometry, node: Node, length: int, on_host: bool) -> tuple[int, Node]:
+    """`length` where all windows are there, else the next length to try: where pages go on below a window's hole.
+
+    And the node of its last page.
+    """
+    while node.first >= length and node.parent is not None:
         node = node.parent
-    return None
+    for group, start_of in geometry.plan:
+        start = start_of(length)
+        here, end = node, length
+        while end > start:
+            run = here.runs[group]
+            if run is None:
+                return _below(geometry, group, here, end - 1, on_host)
+            there = run.mask if on_host else run.local
+            low = here.first
+            if there is not None:
+                hole = there.rfind(0, start - low if start > low else 0, end - low)
+                if hole >= 0:
+                    return _below(geometry, group, here, low + hole, on_host)
+            end = low
+            if end > start:
+                assert here.parent is not None
+                here = here.parent
+    return length, node
 
 
-def _below(needs: Group, group: int, node: Node, hole: int, on_host: bool) -> tuple[int, Node]:
-    """The next length to try where page `hole`, of `node`, is absent, and the node of its last page."""
-    floor = needs.bare(hole)
-    length = hole
-    while length > floor:
-        run = node.runs[group]
-        while run is None and node.first > floor and node.parent is not None:
-            node = node.parent
-            run = node.runs[group]
+def _below(geometry: Geometry, group: int, node: Node, hole: int, on_host: bool) -> tuple[int, Node]:
+    """The longest length, below page `hole` of `node`, whose last page a window group has, or that needs none.
+
+    And the node of its last page.
+    """
+    floor = geometry.groups[group].bare(hole)
+    here = node
+    while here.first + here.pages > floor:
+        run = here.runs[group]
         if run is not None:
-            length = min(hole, node.first + node.pages)
+            low = here.first
+            length = low + here.pages
+            if length > hole:
+                length = hole
             there = run.mask if on_host else run.local
             if there is not None:
-                length = node.first + there.rfind(1, 0, length - node.first) + 1
-            if length > max(floor, node.first):
-                return length, node
-        if node.first <= floor or node.parent is None:
-            break
-        node = node.parent
-    return floor, last_of(node, floor)
+                length = low + there.rfind(1, 0, length - low) + 1
+            if length > low:
+                if length <= floor:
+                    break
+                return length, here
+        while True:
+            assert here.parent is not None
+            here = here.parent
+            if not here.bare:
+                break
+    return floor, last_of(node if floor else here, floor)
 
 
 def flags(path: list[Node], group: int, length: int, *, on_host: bool) -> bytes:

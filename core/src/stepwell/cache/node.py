@@ -104,7 +104,7 @@ class Node:
     """A run of whole pages of tokens that all who pass here share."""
 
     __slots__ = (
-        "children", "digests", "edge", "end", "expires", "first", "hits", "hot", "last_used", "lead", "pages",
+        "bare", "children", "digests", "edge", "end", "expires", "first", "hits", "hot", "last_used", "lead", "pages",
         "parent", "priority", "runs", "started", "wanted",
     )  # fmt: skip
 
@@ -124,6 +124,8 @@ class Node:
         self.lead = b""
         """The device ids of the first full group, where a walk finds them fastest."""
         self.runs: list[Run | None] = [None] * groups
+        self.bare = parent is not None
+        """Whether no window group has a page here. The root's is False, so that who looks for a page stops there."""
         self.digests = b""
         """Digests of leading pages, as far as they were asked for; the root's is the namespace."""
         self.hits = 0
@@ -140,6 +142,7 @@ class Node:
         found = self.runs[group]
         if found is None:
             found = self.runs[group] = Run(self, group)
+            self.bare = False
         return found
 
 

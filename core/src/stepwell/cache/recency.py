@@ -15,6 +15,7 @@ class Recency(EvictionPolicy):
 
     def __init__(self) -> None:
         self._order: OrderedDict[Segment, None] = OrderedDict()
+        self._renew = self._order.move_to_end
 
     def on_insert(self, segment: Segment) -> None:
         self._order[segment] = None
@@ -22,7 +23,7 @@ class Recency(EvictionPolicy):
 
     def on_hit(self, segment: Segment) -> None:
         try:
-            self._order.move_to_end(segment)
+            self._renew(segment)
         except KeyError:
             self._order[segment] = None
 
