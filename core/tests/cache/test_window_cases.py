@@ -491,4 +491,24 @@ def test_b055_of_windows_alone_what_came_from_host_is_said_to_have(desk):
     assert (cached.device, cached.host) == (0, 40)
 
 
+class Everywhere(RetentionPolicy):
+    """All lengths."""
+
+    def keep(self, length, page, branches):
+        return range(page, length + 1, page)
+
+    def along(self, start, end, page, branches):
+        return range(start + page, end + 1, page)
+
+
+@pytest.mark.parametrize("end", [20, 24, 28, 48])
+def test_of_chunks_alone_no_length_is_kept_behind_the_last_page(desk, end):
+    """An answer that ends where a chunk does needs no page of it: what has none is not in the tree."""
+    d = desk(page=4, needs=(Chunked(24),), host=64, retain=Everywhere())
+    prompt = list(range(8))
+    d.serve(prompt, range(8, end + 1))
+    assert d.save() > 0
+    assert d.match([*range(end), 5]).length == (end if end % 24 else 8)
+
+
 # endregion

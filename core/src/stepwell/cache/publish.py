@@ -82,7 +82,8 @@ class Publisher:
 
         A branch at `start` itself, which nobody could tell before, is asked about with it.
         """
-        page, end = self._index.geometry.page, lease.published
+        page, last = self._index.geometry.page, nodes[-1]
+        end = min(lease.published, last.first + last.pages)  # without full groups, what has no page left is cut off
         ends = {node.first + node.pages for node in nodes if len(node.children) > 1}
         branches = sorted(at for at in {lease.fork, *ends} if at > 0 and start <= at <= end)
         if branches and branches[0] == start:
@@ -90,7 +91,7 @@ class Publisher:
         asked = along(start * page, end * page, page, [at * page for at in branches])
         lengths = [at for at in (length // page for length in asked) if start < at <= end]
         if lengths:
-            self._tiering.consider(self._index.retained.retain(nodes[-1], lengths), Cause.INSERT)
+            self._tiering.consider(self._index.retained.retain(last, lengths), Cause.INSERT)
 
     def _use(self, lease: Lease, path: list[Node], pages: int) -> list[Node]:
         """Count the request on nodes that it uses whole and did not make."""
