@@ -16,6 +16,8 @@ from stepwell.types import Chunked, Full, GroupSpec, Need, Window
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of K and V as a model's dtype stores them; a dtype of quantised weights keeps K and V in bfloat16."""
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+MOST, DEEPEST = 2**40, 2**16
+"""What no number of a config reaches, nor its number of layers: it is a mistake, and would take for ever to count."""
 INNER = ("text_config", "language_config", "llm_config")
 """Where a model for text and images says what its text part is."""
 
@@ -77,9 +79,11 @@ def read_shape(config: Fields) -> ModelShape:
     said: Fields = {**config, **inner}
     text = {**LEFT_OUT.get(_family(said), {}), **said}
     count = _whole(text, "num_hidden_layers")
-    context = _optional(text, "max_position_embeddings") or 0
+    if count > DEEPEST:
+        raise ConfigError(f"the config's num_hidden_layers is {count}, more than can be meant")
+    context = positive(text, "max_position_embeddings") or 0
     layers = []
-    for number, kind in enumerate(_kinds(text, count)[: count - (_optional(text, "num_kv_shared_layers") or 0)]):
+    for number, kind in enumerate(_kinds(text, count)[: count - (positive(text, "num_kv_shared_layers") or 0)]):
         own = _own(text, number, kind)
         layers.append(_layer(own, _need(own, number, kind, context)))
     if not layers:
@@ -95,7 +99,11 @@ def _own(text: Fields, number: int, kind: str) -> Fields:
     """The config as one layer sees it."""
     apart = text.get("per_layer_config")
     if isinstance(apart, Mapping):
-        return {**text, **next((fields for key, fields in apart.items() if int(key) == number), {})}
+        name = str(number).lstrip("0")
+        fields: object = next((own for key, own in apart.items() if str(key).lstrip("0") == name), {})
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"what per_layer_config says of layer {number} is no table of fields")
+        return {**text, **fields}
     if kind == FULL and "global_head_dim" in text:
         heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v", True) else None
         heads = heads or text.get("num_key_value_heads")
@@ -110,7 +118,7 @@ def _need(text: Fields, number: int, kind: str, context: int) -> Need:
     """A window or a chunk as long as the longest request is no bound at all."""
     if kind == FULL:
         return Full()
-    reach = _history(text) if kind == SLIDING else _optional(text, "attention_chunk_size")
+    reach = _history(text) if kind == SLIDING else positive(text, "attention_chunk_size")
     if kind not in (SLIDING, CHUNKED):
         raise ConfigError(
             f"layer {number} is a layer of {kind}, which keeps no K and V of each token; not supported yet"
@@ -142,7 +150,7 @@ def _slides(text: Fields, *, unsaid: bool = True) -> bool:
 
 def _history(text: Fields) -> int | None:
     """Tokens that a layer with a window sees before the one it computes, which `sliding_window` counts as well."""
-    before, window = _optional(text, "sliding_window_size"), _optional(text, "sliding_window")
+    before, window = positive(text, "sliding_window_size"), positive(text, "sliding_window")
     return before or (window - 1 if window else None)
 
 
@@ -190,12 +198,12 @@ def _last_of_six_and_last(text: Fields, count: int) -> list[str]:
 
 def _by_rope(text: Fields, count: int) -> list[str]:
     """Layers with rotary positions see a chunk, the others everything."""
-    if not _optional(text, "attention_chunk_size"):
+    if not positive(text, "attention_chunk_size"):
         return [FULL] * count
     flags = text.get("no_rope_layers")
     if isinstance(flags, Sequence) and flags:
         return [CHUNKED if flag else FULL for flag in flags[:count]]
-    every = _optional(text, "no_rope_layer_interval") or 4
+    every = positive(text, "no_rope_layer_interval") or 4
     return [FULL if (number + 1) % every == 0 else CHUNKED for number in range(count)]
 
 
@@ -237,7 +245,7 @@ LEFT_OUT: Mapping[str, Fields] = {
 
 
 def _layer(text: Fields, need: Need) -> LayerShape:
-    latent = _optional(text, "kv_lora_rank")
+    latent = positive(text, "kv_lora_rank")
     if latent:
         return LayerShape(need, 1, latent + _whole(text, "qk_rope_head_dim"), 0)
     prefix = "" if isinstance(need, Full) else "swa_"
@@ -246,6 +254,8 @@ def _layer(text: Fields, need: Need) -> LayerShape:
     if prefix and _family(text) == "mimo_v2_flash" and "swa_num_key_value_heads" not in text:
         kv_heads *= 2
     key = _first_of(text, f"{prefix}head_dim", "head_dim") or _whole(text, "hidden_size") // heads
+    if not key:
+        raise ConfigError(f"the config says no head_dim, and its hidden_size is less than its {heads} heads")
     value = _first_of(text, f"{prefix}v_head_dim", "v_head_dim") or key
     return LayerShape(need, kv_heads, key, value)
 
@@ -256,16 +266,21 @@ def _item_bytes(text: Fields) -> int:
 
 
 def _first_of(text: Fields, *names: str) -> int | None:
-    return next((value for name in names if (value := _optional(text, name))), None)
+    return next((value for name in names if (value := positive(text, name))), None)
 
 
-def _optional(text: Fields, name: str) -> int | None:
+def positive(text: Fields, name: str) -> int | None:
+    """A positive whole number, where the field is one. Raises ConfigError where it is absurdly large."""
     value = text.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        return None
+    if value >= MOST:
+        raise ConfigError(f"the config's {name} is more than can be meant")
+    return value
 
 
 def _whole(text: Fields, name: str) -> int:
-    value = _optional(text, name)
+    value = positive(text, name)
     if value is None:
         raise ConfigError(f"the config says no {name}, or not one number for all layers")
     return value

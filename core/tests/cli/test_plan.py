@@ -11,11 +11,13 @@ from types import ModuleType
 import pytest
 
 from stepwell.cache.arena import slot_bytes
+from stepwell.cache.groups import group_of
 from stepwell.cli.planned import plan
 from stepwell.config import Config
 from stepwell.models import read_shape
 from stepwell.settings import CacheSettings
-from stepwell.sizing import size
+from stepwell.sizing import kept_at, size
+from stepwell.types import Chunked, GroupSpec
 
 PAGE = 64
 LENGTHS = (2048, 8192, 32768, 131072)
@@ -72,6 +74,16 @@ def test_the_known_gains(name):
     assert planned[0].limit == (None if limit is None else pytest.approx(limit, rel=0.01))
     if limit:
         assert planned[-1].gain < planned[0].limit
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 24, 100, 8192])
+@pytest.mark.parametrize("page", [1, 7, 16, 64, 200])
+def test_the_range_of_chunks_is_that_of_all_lengths_around(page, chunk):
+    group = group_of(GroupSpec("chunked", Chunked(chunk), 2, (0,)), page)
+    shape = read_shape(mixed(1, 1, None, chunk=chunk))
+    for tokens in (1, chunk, 2 * chunk + 3, 5000):
+        around = [kept_at(group, at) for at in range(tokens, tokens + chunk, page)]
+        assert plan(shape, tokens, page, {}).groups[1].pages_range == (min(around), max(around))
 
 
 def test_chunks_depend_on_where_the_prefix_ends():
@@ -179,6 +191,27 @@ def test_a_bad_config_is_said_in_a_sentence(shell, tmp_path, file, arguments, se
         (tmp_path / "config.json").write_text(file)
     ran = shell.run("plan", str(tmp_path), *arguments)
     assert ran.code == 2 and sentence in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 100_000, "9" * 5000, "\0"])
+def test_what_no_parser_reads_is_no_config(shell, tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    ran = shell.run("plan", str(tmp_path))
+    assert ran.code == 2 and "this is no model's config" in ran.err and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "a" * 5000, "a" * 300 + "/config.json"])
+def test_a_name_that_no_file_can_have(shell, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    ran = shell.run("plan", name)
+    assert ran.code == 2 and ran.err.startswith("Error: ")
+
+
+@pytest.mark.parametrize("tier", ["device", "host", "storage"])
+@pytest.mark.parametrize("amount", ["nan", "inf", "1e-300"])
+def test_no_amount_of_memory(shell, gemma, tier, amount):
+    ran = shell.run("plan", str(gemma), f"--{tier}-gib", amount)
+    assert ran.code == 2 and f"{tier}-gib" in ran.err.replace("_", "-")
 
 
 def test_a_name_is_looked_up_on_the_hub(shell, gemma, monkeypatch):

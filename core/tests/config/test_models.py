@@ -254,6 +254,10 @@ def test_published_configs(config, expected):
         ({**MIMO, "hybrid_layer_pattern": [1, 0]}, "does not say it of all 48 layers"),
         ({**GEMMA3N["text_config"], "num_kv_shared_layers": 30}, "no layer of the model keeps K and V of its own"),
         ({**DEEPSEEK, "qk_rope_head_dim": None}, "the config says no qk_rope_head_dim"),
+        ({**MISTRAL, "num_hidden_layers": 10**7}, "num_hidden_layers is 10000000, more than can be meant"),
+        ({**MISTRAL, "hidden_size": 10**4000, "head_dim": None}, "the config's hidden_size is more than can be meant"),
+        ({**MISTRAL, "hidden_size": 16, "head_dim": None}, "its hidden_size is less than its 32 heads"),
+        ({**MISTRAL, "per_layer_config": {"x": {}, "0": 5}}, "per_layer_config says of layer 0 is no table of fields"),
     ],
 )
 def test_what_is_missing_is_named(config, text):

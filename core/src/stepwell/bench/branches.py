@@ -36,7 +36,7 @@ from stepwell.builtin.retain import Tail
 from stepwell.cache.cache import Cache, CacheShape
 from stepwell.cache.groups import pages_of
 from stepwell.cache.node import Node
-from stepwell.cli.options import read_config, set_option
+from stepwell.cli.options import Number, read_config, set_option
 from stepwell.engine.contain import SafeRetention
 from stepwell.errors import ConfigError, PluginError
 from stepwell.types import TOKEN_BYTES, Full, GroupSpec, Window
@@ -50,6 +50,10 @@ BRANCHES = 0.5
 """Share of sessions that begin as a branch."""
 ROOM = 2 / 3
 """Share of all tokens that the full pool holds."""
+REQUESTS = 50_000
+"""Most of them: all their tokens are in memory, hundreds of megabytes for a few thousand."""
+MOST = 2**22
+"""Tokens of a page, a chunk or a window."""
 NEW, TURN, KNOWN, FRESH = KINDS = ("new", "turn", "known", "fresh")
 
 
@@ -328,23 +332,27 @@ def _show(result: dict[str, object], seed: int) -> None:
 
 
 @click.command("branches")
-@click.option("--sessions", default=400, show_default=True, type=click.IntRange(1))
-@click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="Of a session, on average.")
+@click.option("--sessions", default=400, show_default=True, type=click.IntRange(1, REQUESTS))
+@click.option(
+    "--turns", default=3, show_default=True, type=click.IntRange(1, REQUESTS), help="Of a session, on average."
+)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--page", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a page.")
-@click.option("--chunk", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens computed at once.")
+@click.option("--page", default=16, show_default=True, type=click.IntRange(1, MOST), help="Tokens of a page.")
+@click.option(
+    "--chunk", default=16_384, show_default=True, type=click.IntRange(1, MOST), help="Tokens computed at once."
+)
 @click.option(
     "--window",
     "windows",
     multiple=True,
-    type=click.IntRange(2),
+    type=click.IntRange(2, MOST),
     help="Tokens that a window layer sees; may be repeated.  [default: 128, 1024]",
 )
 @click.option(
     "--share",
     default=0.015,
     show_default=True,
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     help="Pages of the window pool, as a share of the full pool's.",
 )
 @click.option(
@@ -365,6 +373,10 @@ def command(
     sets: tuple[str, ...],
 ) -> None:
     """Hits that retention policies keep where sessions grow and branch, next to full attention alone."""
+    if sessions * turns > REQUESTS:
+        raise ConfigError(
+            f"--sessions {sessions} of --turns {turns} are more than {REQUESTS} requests: memory would not hold them"
+        )
     windows = windows or (128, 1024)
     names, made = _offered(policies, sets)
     work = Work(Traffic.of(sessions, turns, seed), page, chunk, share)

@@ -34,6 +34,8 @@ ROOM = 24
 MEASURED = 3
 """Requests that bytes are measured on; they must all fit."""
 AT_ONCE = 4096
+MOST = 2**22
+"""Tokens of a request, a chunk or a page: tokens are 32 bits, and no two requests share one."""
 HEADS, DIM, ITEM_BYTES = 8, 128, 2
 
 
@@ -267,10 +269,14 @@ def _show(result: dict[str, object]) -> None:
 
 
 @click.command("windows")
-@click.option("--window", default=4096, show_default=True, type=click.IntRange(2), help="Tokens that a layer sees.")
-@click.option("--tokens", default=20_480, show_default=True, type=click.IntRange(1), help="Of each request.")
-@click.option("--page", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a page.")
-@click.option("--chunk", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens computed at once.")
+@click.option(
+    "--window", default=4096, show_default=True, type=click.IntRange(2, MOST), help="Tokens that a layer sees."
+)
+@click.option("--tokens", default=20_480, show_default=True, type=click.IntRange(1, MOST), help="Of each request.")
+@click.option("--page", default=16, show_default=True, type=click.IntRange(1, MOST), help="Tokens of a page.")
+@click.option(
+    "--chunk", default=16_384, show_default=True, type=click.IntRange(1, MOST), help="Tokens computed at once."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def command(window: int, tokens: int, page: int, chunk: int, as_json: bool) -> None:
     """Host memory and copied bytes of sliding-window layers, next to keeping all of their tokens."""

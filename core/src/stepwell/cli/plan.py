@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from stepwell.cli.options import Number
 from stepwell.cli.planned import DEVICE, HOST, STORAGE, GroupPlan, Plan, plan
 from stepwell.errors import ConfigError
 from stepwell.models import read_shape
@@ -20,14 +21,17 @@ from stepwell.settings import CacheSettings
 LIBRARY = "huggingface_hub"
 FILE = "config.json"
 MOST = 2**27
+MOST_SHOWN = 256
+"""Letters of a name that is no file's."""
+GIB = Number(0, MOST, min_open=True)
 
 
 @click.command(name="plan")
 @click.argument("source", metavar="CONFIG")
 @click.option("--tokens", type=click.IntRange(1, MOST), help="Tokens of a prefix. [cache.typical_tokens]")
-@click.option("--device-gib", type=click.FloatRange(0, MOST, min_open=True), help="Device memory for pages.")
-@click.option("--host-gib", type=click.FloatRange(0, MOST, min_open=True), help="Host memory for pages.")
-@click.option("--storage-gib", type=click.FloatRange(0, MOST, min_open=True), help="Room in storage.")
+@click.option("--device-gib", type=GIB, help="Device memory for pages.")
+@click.option("--host-gib", type=GIB, help="Host memory for pages.")
+@click.option("--storage-gib", type=GIB, help="Room in storage.")
 @click.option("--page-size", type=click.IntRange(1, MOST), help="Tokens a page. [cache.page_size]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
@@ -63,20 +67,28 @@ def command(
 
 def read(source: str) -> tuple[Mapping[str, object], Path]:
     """The config and its file. Raises ConfigError."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        path /= FILE
-        if not path.is_file():
-            raise ConfigError(f"{path.parent} has no {FILE}")
-    elif not path.is_file():
-        path = _downloaded(source)
+    path = _here(source) or _downloaded(source)
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: this is no model's config: {error}") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{path}: this is no model's config: a JSON object is wanted")
     return fields, path
+
+
+def _here(source: str) -> Path | None:
+    """The file on this machine, where it is a path of one or of its folder."""
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            path /= FILE
+            if not path.is_file():
+                raise ConfigError(f"{path.parent} has no {FILE}")
+        return path if path.is_file() else None
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{source[:MOST_SHOWN]}: this is no model's config: {why}") from error
 
 
 def _downloaded(name: str) -> Path:

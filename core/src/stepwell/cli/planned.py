@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.cache.arena import slot_bytes
 from stepwell.cache.groups import Group, group_of
 from stepwell.config import Config
+from stepwell.errors import ConfigError
 from stepwell.models import ModelShape
 from stepwell.settings import CacheSettings
 from stepwell.sizing import kept_at, size
@@ -89,7 +90,7 @@ def _described(group: Group, tokens: int) -> GroupPlan:
     spec, kept = group.spec, kept_at(group, tokens)
     extent = (kept, kept)
     if isinstance(spec.need, Chunked):
-        around = [kept_at(group, at) for at in range(tokens, tokens + spec.need.tokens, group.page)]
+        around = [kept_at(group, at) for at in _extremes(tokens, spec.need.tokens, group.page)]
         extent = min(around), max(around)
     return GroupPlan(
         spec.name,
@@ -101,6 +102,18 @@ def _described(group: Group, tokens: int) -> GroupPlan:
         kept,
         extent,
     )
+
+
+def _extremes(tokens: int, chunk: int, page: int) -> Iterator[int]:
+    """Of lengths from `tokens` on, a page apart and up to a chunk longer: the ends, and those around a boundary.
+
+    What is kept grows page by page between two boundaries, so the least and the most are among these.
+    """
+    last = (chunk - 1) // page
+    for boundary in range(tokens // chunk * chunk, tokens + chunk + 1, chunk):
+        near = (boundary - tokens) // page
+        yield from (tokens + min(max(at, 0), last) * page for at in range(near - 1, near + 4))
+    yield from (tokens, tokens + last * page)
 
 
 def _said(need: Need) -> str:
@@ -124,6 +137,8 @@ def _pools(specs: Sequence[GroupSpec], tokens: int, page: int, gib: Mapping[str,
 
 def _tier(name: str, gib: float, groups: Sequence[Group], tokens: int, pages: Sequence[int]) -> TierPlan:
     nbytes = int(gib * GIB)
+    if not nbytes:
+        raise ConfigError(f"--{name}-gib {gib:g} is less than a byte")
     sizes = [group.spec.token_bytes * group.page for group in groups]
     if name != DEVICE:
         sizes = [slot_bytes(one) for one in sizes]

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stepwell.cli.options import config_options, read_config
+from stepwell.cli.options import Number, config_options, read_config
 from stepwell.errors import ConfigError
 from stepwell.replay import instant, trace
 from stepwell.replay.answers import with_answers
@@ -23,8 +23,11 @@ from stepwell.replay.trace import MOONCAKE_BLOCK, Arrival
 from stepwell.replay.variants import Variant, variants
 from stepwell.replay.virtual import Shell
 from stepwell.replay_build import build, eviction
-from stepwell.settings import DEFAULTS, CacheSettings
+from stepwell.settings import DEFAULTS, MOST, CacheSettings
 from stepwell.types import Full
+
+FASTEST = 1e9
+"""Beyond it, or so much slower than recorded, is no replay of anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Asked:
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many requests.")
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(FASTEST**-1, FASTEST),
     default=1.0,
     show_default=True,
     help="Arrivals come so many times as fast.",
@@ -66,7 +69,7 @@ class Asked:
 )
 @click.option("--instant", "timeless", is_flag=True, help="Take time out: drive the index directly, device tier only.")
 @click.option("--ablate", is_flag=True, help="Repeat it with each part off.")
-@click.option("--price", type=click.FloatRange(0), help="Price of an hour of the device, for money per million tokens.")
+@click.option("--price", type=Number(0, MOST), help="Price of an hour of the device, for money per million tokens.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes for --ablate.")
 @click.option("--html", "html_path", type=click.Path(path_type=Path), help="Also write one self-contained page.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable results.")

@@ -72,16 +72,19 @@ def _all_full(groups: tuple[GroupSpec, ...]) -> GroupSpec:
 
 
 def _read(config: Config, model: str) -> tuple[Path, Mapping[str, object]]:
-    path = Path(model).expanduser()
-    if path.is_dir():
-        path /= CONFIG
+    path = Path(model)
     try:
+        path = path.expanduser()
+        if path.is_dir():
+            path /= CONFIG
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        why = f"{path} cannot be read ({error.strerror}); give a model's {CONFIG}, or the folder that has it"
+        why = f"{str(path)[:256]} cannot be read ({error.strerror}); give a model's {CONFIG}, or the folder that has it"
         raise config.error("replay", "model", why) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise config.error("replay", "model", f"{path} is no JSON ({error})") from error
+    except RuntimeError as error:  # a home that nobody has
+        raise config.error("replay", "model", f"{path} cannot be read ({error})") from error
     if not isinstance(fields, dict):
         raise config.error("replay", "model", f"{path} is no model's config: it holds no table of fields")
     return path, fields

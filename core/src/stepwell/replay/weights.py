@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.errors import ConfigError
-from stepwell.models import LayerShape, ModelShape
+from stepwell.models import LayerShape, ModelShape, positive
 from stepwell.schedule.timing import Narrow, Timing
 from stepwell.types import Full
 
@@ -88,7 +88,7 @@ def timing_of(shape: ModelShape, config: Fields, device: Timing) -> tuple[Timing
 
 
 def _heads(text: Fields, layer: LayerShape) -> int:
-    own = None if isinstance(layer.need, Full) else whole(text, "swa_num_attention_heads")
+    own = None if isinstance(layer.need, Full) else positive(text, "swa_num_attention_heads")
     return own or need(text, "num_attention_heads")
 
 
@@ -99,7 +99,7 @@ def _attention(text: Fields, layer: LayerShape, hidden: int) -> int:
         return hidden * (heads * (layer.key_dim + layer.value_dim) + narrow)
     latent, rope = need(text, "kv_lora_rank"), need(text, "qk_rope_head_dim")
     plain, value = need(text, "qk_nope_head_dim"), need(text, "v_head_dim")
-    low = whole(text, "q_lora_rank")
+    low = positive(text, "q_lora_rank")
     query = heads * (plain + rope)
     asks = low * (hidden + query) if low else hidden * query
     return asks + hidden * layer.key_dim + latent * heads * (plain + value) + heads * value * hidden
@@ -115,7 +115,7 @@ def _pair_flops(text: Fields, layer: LayerShape) -> int:
 
 
 def _dense(text: Fields) -> int:
-    return whole(text, "intermediate_size_mlp") or need(text, "intermediate_size")
+    return positive(text, "intermediate_size_mlp") or need(text, "intermediate_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Experts:
         if chosen is None:
             raise ConfigError(f"the config has {count} experts, and does not say num_experts_per_tok")
         size = first(text, "moe_intermediate_size") or need(text, "intermediate_size")
-        shared = whole(text, "shared_expert_intermediate_size") or (whole(text, "n_shared_experts") or 0) * size
+        shared = positive(text, "shared_expert_intermediate_size") or (positive(text, "n_shared_experts") or 0) * size
         if str(text.get("model_type", "")).startswith("llama4"):
             shared = size
         return cls(count, min(chosen, count), 3 * hidden * size, hidden * count + 3 * hidden * shared)
@@ -154,12 +154,12 @@ def _has_experts(text: Fields, layer: int) -> bool:
     flags = text.get("moe_layer_freq")
     if isinstance(flags, Sequence):
         return layer < len(flags) and bool(flags[layer])
-    if layer < (whole(text, "first_k_dense_replace") or 0):
+    if layer < (positive(text, "first_k_dense_replace") or 0):
         return False
     every = first(text, "decoder_sparse_step", "interleave_moe_layer_step")
     if every:
         return (layer + 1) % every == 0
-    return layer % (whole(text, "moe_layer_freq") or 1) == 0
+    return layer % (positive(text, "moe_layer_freq") or 1) == 0
 
 
 # --- bytes, and fields of a config -----------------------------------------------------------------------------------
@@ -180,18 +180,12 @@ def _bytes(text: Fields, item_bytes: int) -> tuple[float, float]:
 
 def need(text: Fields, name: str) -> int:
     """A field that must be there."""
-    value = whole(text, name)
+    value = positive(text, name)
     if value is None:
         raise ConfigError(f"the config says no {name}")
     return value
 
 
-def whole(text: Fields, name: str) -> int | None:
-    """A positive whole number, where the field is one."""
-    value = text.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 def first(text: Fields, *names: str) -> int | None:
     """The first of several fields that is such a number."""
-    return next((value for name in names if (value := whole(text, name)) is not None), None)
+    return next((value for name in names if (value := positive(text, name)) is not None), None)
