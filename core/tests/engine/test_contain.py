@@ -2,7 +2,9 @@
 
 import random
 import sys
+from itertools import repeat
 
+import numpy as np
 import pytest
 
 from stepwell.abc.evict import EvictionPolicy, Segment
@@ -135,12 +137,41 @@ class Keep(RetentionPolicy):
     def keep(self, length, page, branches):
         return self.answer(length)
 
+    def along(self, start, end, page, branches):
+        return self.answer(end)
 
-@pytest.mark.parametrize(
-    "answer", [lambda length: None, lambda length: 1 / 0, lambda length: ["x", 1.5, None, -4, 10 * length, length]]
-)
+
+class Mute(Exception):
+    def __repr__(self):
+        raise self
+
+
+def mute(length):
+    raise Mute
+
+
+NONSENSE = {
+    "none": lambda length: None,
+    "raises": lambda length: 1 / 0,
+    "raises what cannot be shown": mute,
+    "junk": lambda length: ["x", 1.5, None, -4, 10 * length, length, np.zeros(3, np.int64)],
+    "text": lambda length: "all of it",
+    "endless": lambda length: repeat(length),
+    "endless junk": lambda length: repeat(None),
+    "too many": lambda length: range(10**12),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE)
 def test_a_retention_policy_may_keep_nonsense(world, monkeypatch, answer):
-    assert serve(world, monkeypatch, retain=Keep(answer))
+    assert serve(world, monkeypatch, retain=Keep(NONSENSE[answer]))
+
+
+def test_a_retention_policy_may_count_with_numpy():
+    said = []
+    policy = SafeRetention(Keep(lambda length: np.arange(4, length + 1, 4)), said.append)
+    assert policy.keep(20, 4, ()) == policy.along(0, 20, 4, ()) == [4, 8, 12, 16, 20]
+    assert all(type(one) is int for one in policy.keep(20, 4, ())) and not said
 
 
 def test_faults_are_said_once_and_counted_always(caplog):

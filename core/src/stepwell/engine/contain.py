@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from itertools import islice
+from operator import index
+from typing import Protocol, SupportsIndex, cast
 
 from stepwell.abc.evict import EvictionPolicy, Segment
 from stepwell.abc.retain import RetentionPolicy
@@ -18,6 +20,8 @@ DIFFERENT = 20
 """So many different faults are said; all are counted."""
 STRANGERS = 100
 """A policy that proposes more than this that is no candidate is not read on."""
+SHOWN = 200
+"""Letters of what a policy raised or answered, which may be of any length."""
 
 
 class Faults:
@@ -36,6 +40,20 @@ class Faults:
             self._log.warning("%s; this is said once, and counted", what)
 
 
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:SHOWN]
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _whole(value: object) -> int | None:
+    try:
+        return index(cast("SupportsIndex", value))
+    except Exception:
+        return None
+
+
 class SafeWrite(WritePolicy):
     """A decision that is none is LATER; a reserve that is no share is none."""
 
@@ -45,16 +63,16 @@ class SafeWrite(WritePolicy):
         good = isinstance(share, int | float) and 0 <= share <= 1
         self.reserve = inner.reserve if good else 0.0
         if not good:
-            fault(f"the write policy's reserve is {share!r}, which is no share from 0 to 1")
+            fault(f"the write policy's reserve is {_shown(share)}, which is no share from 0 to 1")
 
     def decide(self, edge: Edge, cause: Cause, uses: int) -> Decision:
         try:
             decision = self._inner.decide(edge, cause, uses)
         except Exception as error:
-            self._fault(f"the write policy raised {error!r}")
+            self._fault(f"the write policy raised {_shown(error)}")
             return Decision.LATER
         if type(decision) is not Decision:
-            self._fault(f"the write policy decided {decision!r}")
+            self._fault(f"the write policy decided {_shown(decision)}")
             return Decision.LATER
         return decision
 
@@ -74,20 +92,26 @@ class SafeRetention(RetentionPolicy):
         self.along = inner.along if type(inner).along is RetentionPolicy.along else self._held_along
 
     def keep(self, length: int, page: int, branches: Sequence[int]) -> Sequence[int]:
-        return self._lengths(lambda: self._inner.keep(length, page, branches), lambda one: 0 <= one <= length)
+        return self._lengths(
+            lambda: self._inner.keep(length, page, branches), length // page, lambda one: 0 <= one <= length
+        )
 
     def _held_along(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]:
         return self._lengths(
-            lambda: self._inner.along(start, end, page, branches), lambda one: start < one <= end and one % page == 0
+            lambda: self._inner.along(start, end, page, branches),
+            (end - start) // page,
+            lambda one: start < one <= end and one % page == 0,
         )
 
-    def _lengths(self, ask: Callable[[], Iterable[object]], good: Callable[[int], bool]) -> list[int]:
+    def _lengths(self, ask: Callable[[], Iterable[object]], there: int, good: Callable[[int], bool]) -> list[int]:
+        """`there`: how many lengths a policy could name; one that names more than twice as many is not read on."""
+        most = 2 * (there + STRANGERS)
         try:
-            asked = list(ask())
+            asked = list(islice(ask(), most + 1))
         except Exception as error:
-            self._fault(f"the retention policy raised {error!r}")
+            self._fault(f"the retention policy raised {_shown(error)}")
             return []
-        kept = [one for one in asked if isinstance(one, int) and good(one)]
+        kept = [whole for one in asked[:most] if (whole := _whole(one)) is not None and good(whole)]
         if len(kept) < len(asked):
             self._fault("the retention policy asked for lengths that are not on the path")
         return kept
@@ -120,7 +144,7 @@ class SafeEviction(EvictionPolicy):
         try:
             self._inner.on_split(upper, lower)
         except Exception as error:
-            self._fault(f"the eviction policy raised {error!r}")
+            self._fault(f"the eviction policy raised {_shown(error)}")
 
     def victims(self, pages: int) -> Iterable[Segment]:
         left = pages
@@ -151,10 +175,10 @@ class SafeEviction(EvictionPolicy):
                 if strangers > STRANGERS:
                     return
         except Exception as error:
-            self._fault(f"the eviction policy raised {error!r}")
+            self._fault(f"the eviction policy raised {_shown(error)}")
 
     def _told(self, tell: Callable[[Segment], None], segment: Segment) -> None:
         try:
             tell(segment)
         except Exception as error:
-            self._fault(f"the eviction policy raised {error!r}")
+            self._fault(f"the eviction policy raised {_shown(error)}")
