@@ -101,8 +101,8 @@ def command(
         raise ConfigError("--instant knows no model, only blocks: leave --instant or --model out")
     if timeless and ablate:
         raise ConfigError("--ablate needs time: leave --instant or --ablate out")
-    if html_path is not None and not html_path.parent.is_dir():
-        raise ConfigError(f"--html {html_path}: there is no folder {html_path.parent}")
+    if html_path is not None:
+        _writable(html_path)
     if timeless:
         results = {"instant": without_time(asked)}
     elif ablate:
@@ -117,6 +117,14 @@ def command(
     show(trace_path.name, results)
     if html_path is not None:
         click.echo(f"wrote {html_path}")
+
+
+def _writable(path: Path) -> None:
+    """ConfigError, before the work is done, where its page could not be written."""
+    if path.is_dir():
+        raise ConfigError(f"--html {path}: this is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--html {path}: there is no folder {path.parent}")
 
 
 def without_time(asked: Asked) -> Result:

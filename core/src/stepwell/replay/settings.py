@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepwell.schedule.timing import PRESETS
+from stepwell.settings import above_zero, at_least
 
 DEVICE_GIB = {"h200-llama8b": 105.0, "a10g-llama8b": 5.0, "cpu-smollm2": 1.0}
 """What weights and activations leave for pages on each preset's device: 141, 24 and no GB of memory, at 92%."""
@@ -43,13 +44,7 @@ class ReplaySettings:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ValueError(f"preset: {self.preset!r} is none of {', '.join(PRESETS)}")
-        if self.devices < 1:
-            raise ValueError(f"devices: {self.devices} is less than 1")
+        for name, least in (("devices", 1), ("restorable_every", 0), ("storage_gib", 0), ("storage_latency_ms", 0)):
+            at_least(name, getattr(self, name), least)
         for name in ("storage_read_gb_s", "storage_write_gb_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
-        if self.restorable_every is not None and self.restorable_every < 0:
-            raise ValueError(f"restorable_every: {self.restorable_every} is less than 0")
-        for name in ("storage_gib", "storage_latency_ms"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is less than 0")
+            above_zero(name, getattr(self, name))
