@@ -106,13 +106,15 @@ class EngineSettings:
         at_least("drain_s", self.drain_s, 0)
 
     def in_pages(self, page_size: int) -> tuple[EngineSettings, list[str]]:
-        """With both prefill limits rounded up to whole pages, and a note for each that was."""
+        """With both prefill limits rounded up to whole pages, down where that is too many, and a note for each."""
         notes = []
         settings = self
         for name in ("max_prefill_tokens", "chunk"):
             value = getattr(self, name)
             if value is not None and value % page_size:
                 whole = -(-value // page_size) * page_size
+                if whole >= MOST:
+                    whole -= page_size
                 settings = replace(settings, **{name: whole})
                 text = f"engine.{name}: {value} is not a multiple of cache.page_size = {page_size}"
                 notes.append(f"{text}; {whole} is used")

@@ -13,7 +13,7 @@ from stepwell.errors import ConfigError
 from stepwell.offers import Offer
 from stepwell.plugins import Registry, load
 from stepwell.resolve import resolve
-from stepwell.settings import CacheSettings, EngineSettings
+from stepwell.settings import MOST, CacheSettings, EngineSettings
 
 from .conftest import Make
 
@@ -332,6 +332,11 @@ def test_settings_of_an_offer_may_round_to_pages_too(make: Make, core: Registry)
 def test_engine_settings_in_pages_leave_what_fits() -> None:
     settings = EngineSettings(chunk=32)
     assert settings.in_pages(16) == (settings, [])
+
+
+def test_what_is_as_large_as_can_be_is_rounded_down() -> None:
+    settings, notes = EngineSettings(chunk=MOST - 1).in_pages(100)
+    assert settings.chunk == (MOST - 1) // 100 * 100 and f"{settings.chunk} is used" in notes[1]
 
 
 def test_folders_of_the_user(make: Make) -> None:
