@@ -44,6 +44,7 @@ BUDGETS = {
     "match 16 nodes, full group": 1.3,
     "match 256 nodes, full group": 0.8,
     "match, each further group": 0.15,
+    "match that falls back, each further group": 0.15,
     "match cold": 1.5,
     "publish, ns a page and group": 100.0,
     "publish, us a call": 30.0,
@@ -169,40 +170,47 @@ def _warm(nodes: int, quick: bool) -> Warm:
             raise RuntimeError("the bench's prompt is not found whole")
         work[str(groups)] = (_match, cache, [tokens])
     rounds, calls = (20, 50) if quick else (100, 50)
+    alone = _turns({name: work[name] for name in ("floor", "1")}, rounds, calls)
+    grouped, added = _by_groups(work, rounds, calls)
+    return Warm(median(alone["floor"]), grouped | {"1": median(alone["1"])}, _ratio(alone, "1", "floor"), added)
 
+
+def _by_groups(work: dict[str, Timed], rounds: int, calls: int) -> tuple[dict[str, float], tuple[float, float]]:
+    """Median microseconds by number of groups, and what the second and the third add, as shares of the first alone."""
     # Two at a time: three trees together do not stay in a small cache, and none of them would be warm.
-    def turns(one: str, other: str) -> dict[str, list[float]]:
-        return _turns({one: work[one], other: work[other]}, rounds, calls)
-
-    alone, second, third = turns("floor", "1"), turns("1", "2"), turns("1", "3")
+    second, third = (_turns({"1": work["1"], more: work[more]}, rounds, calls) for more in ("2", "3"))
     two = _ratio(second, "2", "1", less="1")
-    return Warm(
-        median(alone["floor"]),
-        {"1": median(alone["1"]), "2": median(second["2"]), "3": median(third["3"])},
-        _ratio(alone, "1", "floor"),
-        (two, _ratio(third, "3", "1", less="1") - two),
-    )
+    times = {"1": median(second["1"]), "2": median(second["2"]), "3": median(third["3"])}
+    return times, (two, _ratio(third, "3", "1", less="1") - two)
 
 
-def _tombstoned(nodes: int, quick: bool) -> dict[str, dict[str, float]]:
-    """Median microseconds of a match by number of groups, after pressure on the pools of windows.
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A match where pressure took window pages: median microseconds by number of groups, and what groups add."""
 
-    `interior`: nothing is left of the windows but those at the end and in the middle. `half`: a page of those at the
-    end is gone as well, so that half of the prompt is usable.
+    times: dict[str, float]
+    added: tuple[float, float]
+
+
+def _tombstoned(nodes: int, quick: bool) -> dict[str, Gone]:
+    """A match of one prompt, again and again, after pressure on the pools of windows.
+
+    `interior`: nothing is left of the windows but those at the end and in the middle, all is usable. `half`: a page of
+    those at the end is gone as well, so the match falls back to the middle. `none`: no window is left. The full group
+    alone, which finds all in any case, is what they are compared with.
     """
-    took: dict[str, dict[str, float]] = {"interior": {}, "half": {}}
-    rounds, calls = (10, 20) if quick else (60, 50)
-    for groups in (1, 2, 3):
-        cache = _cache(groups, 6000, _Ends())
-        tokens = _plant(cache, 0, nodes)
-        for name, usable in (("interior", TOKENS), ("half", TOKENS // 2 if groups > 1 else TOKENS)):
-            if name == "half":
-                _lose_the_last(cache)
+    caches = {str(groups): _cache(groups, 6000, _Ends()) for groups in (1, 2, 3)}
+    (tokens,) = {_plant(cache, 0, nodes) for cache in caches.values()}
+    work: dict[str, Timed] = {groups: (_match, cache, [tokens]) for groups, cache in caches.items()}
+    took = {}
+    for name, usable in (("interior", TOKENS), ("half", TOKENS // 2), ("none", 0)):
+        for groups, cache in caches.items():
+            if name != "interior":
+                _lose_a_page(cache, nodes if name == "half" else nodes // 2)
             _bury_the_dead(cache)
-            if cache.match(NAMESPACE, tokens).length != usable:
+            if cache.match(NAMESPACE, tokens).length != (usable if groups != "1" else TOKENS):
                 raise RuntimeError("the bench's windows do not end where they should")
-            row = _turns({name: (_match, cache, [tokens])}, rounds, calls)
-            took[name][str(groups)] = median(row[name])
+        took[name] = Gone(*_by_groups(work, *((20, 50) if quick else (100, 50))))
     return took
 
 
@@ -213,9 +221,9 @@ def _path(cache: Cache) -> list[Node]:
     return index.path(index.walk(root, _tokens(0))[1], root)
 
 
-def _lose_the_last(cache: Cache) -> None:
-    """Take a page that the windows at the end of the first prompt, and a page below, both need."""
-    node = _path(cache)[-1]
+def _lose_a_page(cache: Cache, nodes: int) -> None:
+    """Take a page that the windows which end with so many nodes of the first prompt, and a page below, all need."""
+    node = _path(cache)[nodes - 1]
     for group in range(1, len(cache.shape.groups)):
         cache._index.cut(DEVICE, node, group, np.array([node.pages - 2]))
     cache._index.settle()
@@ -300,6 +308,9 @@ def measure(quick: bool = False) -> dict[str, object]:
         "match 16 nodes, full group": warm[16].ratio,
         "match 256 nodes, full group": warm[256].ratio,
         "match, each further group": max(share for row in warm.values() for share in row.added),
+        "match that falls back, each further group": max(
+            share for row in tombstoned.values() for share in row["half"].added
+        ),
         "match cold": max(_ratio(row, "3", "floor") for row in cold.values()),
         "publish, ns a page and group": max(slope for _, slope in published.values()),
         "publish, us a call": max(fixed for fixed, _ in published.values()),
@@ -310,7 +321,13 @@ def measure(quick: bool = False) -> dict[str, object]:
         "match_us": {str(nodes): row.times for nodes, row in warm.items()},
         "floor_us": {str(nodes): row.floor for nodes, row in warm.items()},
         "ratios": {str(nodes): {"1": row.ratio, "2": row.added[0], "3": row.added[1]} for nodes, row in warm.items()},
-        "tombstoned_us": {str(nodes): rows for nodes, rows in tombstoned.items()},
+        "tombstoned_us": {
+            str(nodes): {name: row.times for name, row in rows.items()} for nodes, rows in tombstoned.items()
+        },
+        "tombstoned_ratios": {
+            str(nodes): {name: {"2": row.added[0], "3": row.added[1]} for name, row in rows.items()}
+            for nodes, rows in tombstoned.items()
+        },
         "cold_us": {str(nodes): {g: median(row[g]) for g in ("floor", "3")} for nodes, row in cold.items()},
         "publish_ns_per_page": published[1][1],
         "publish": {
@@ -333,12 +350,13 @@ def _show(result: dict[str, object]) -> None:
     for nodes, row in match.items():
         times.add_row(f"{nodes} nodes", f"{floor[nodes]:.1f}", *(f"{row[g]:.1f}" for g in ("1", "2", "3")))
     console.print(times)
-    windows = Table("64k-token match, us", "1 group", "2", "3", title="Windows partly gone")
-    gone = result["tombstoned_us"]
-    assert isinstance(gone, dict)
+    windows = Table("64k-token match, us", "1 group", "2", "3", "2nd adds", "3rd", title="Windows partly gone")
+    gone, shares = result["tombstoned_us"], result["tombstoned_ratios"]
+    assert isinstance(gone, dict) and isinstance(shares, dict)
     for nodes, rows in gone.items():
-        for name, said in (("interior", "all usable"), ("half", "half usable")):
-            windows.add_row(f"{nodes} nodes, {said}", *(f"{rows[name][g]:.1f}" for g in ("1", "2", "3")))
+        for name, said in (("interior", "all usable"), ("half", "falls back to half"), ("none", "none usable")):
+            added = [f"{share:+.0%}" for share in shares[nodes][name].values()]
+            windows.add_row(f"{nodes} nodes, {said}", *(f"{rows[name][g]:.1f}" for g in ("1", "2", "3")), *added)
     console.print(windows)
     budgets = Table("budget", "reached", "allowed", "", title="Budgets")
     verdicts = result["budgets"]

@@ -17,7 +17,7 @@ from stepwell.cache.fetch import Fetcher
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
-from stepwell.cache.match import Found, below_a_hole, find, lengths, on_device, present, whole
+from stepwell.cache.match import Found, above_bare, below_a_hole, find, lengths, on_device, present, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
 from stepwell.cache.pool import NO_IDS, Pool
 from stepwell.cache.publish import Publisher
@@ -80,17 +80,20 @@ class Cache:
     def match(self, namespace: bytes, tokens: bytes) -> Match:
         """Longest usable prefix of a prompt over device and host. Counts as a use: recency is kept, all else stays."""
         leads, node, length, _ = self._reach(namespace, tokens)
-        page, absent = self._geometry.page, self._absent
-        quick = on_device(self._geometry, leads, node, length)
+        geometry, absent = self._geometry, self._absent
+        page = geometry.page
+        if node.bare and geometry.windowed:
+            length, node = above_bare(node, length)
+        quick = on_device(geometry, leads, node, length)
         if quick is None:
-            length, node = below_a_hole(self._geometry, node, length, True)
-            quick = on_device(self._geometry, leads, node, length)
+            length, node = below_a_hole(geometry, node, length, True)
+            quick = on_device(geometry, leads, node, length)
         if quick is not None:
             device, first = quick
             self._index.candidates.use(whole(node, length), first)
             length *= page
             return Match(length, length, tuple(device), tuple([absent[: len(ids)] for ids in device]), tuple(first))
-        found = find(self._geometry, leads, node, length)
+        found = find(geometry, leads, node, length)
         host = [absent[: len(d)] if h is None else h for d, h in zip(found.device, found.host, strict=True)]
         self._index.candidates.use(whole(found.node, found.length), found.first)
         total, on_first = found.length * page, found.device_length * page

@@ -107,6 +107,8 @@ class Geometry:
     """All others."""
     plan: tuple[tuple[int, Callable[[int], int]], ...]
     """Index and `first` of each of `windows`: what a match asks for, at hand."""
+    windowed: bool
+    """Whether some group needs the last page of any length."""
 
     @classmethod
     def of(cls, specs: tuple[GroupSpec, ...], page: int) -> Geometry:
@@ -114,7 +116,8 @@ class Geometry:
         full = tuple(g for g, group in enumerate(groups) if group.full)
         windows = tuple(g for g, group in enumerate(groups) if not group.full)
         plan = tuple((g, groups[g].first) for g in windows)
-        return cls(page, groups, full, windows, plan)
+        windowed = bool(windows) and not all(groups[g].apart for g in windows)
+        return cls(page, groups, full, windows, plan, windowed)
 
     @property
     def step(self) -> int:

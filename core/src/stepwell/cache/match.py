@@ -64,6 +64,8 @@ def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, loa
 
     `leads`: device ids of the first full group on that way. `load`: pages on host count.
     """
+    if geometry.windowed and node.bare:
+        length, node = above_bare(node, length)
     quick = on_device(geometry, leads, node, length)
     if quick is None:
         if not load:
@@ -73,6 +75,15 @@ def find(geometry: Geometry, leads: list[bytes], node: Node, length: int, *, loa
     if quick is None:
         return _on_either(geometry, leads, node, length)
     return Found(length, length, last_of(node, length), quick[0], [None] * len(quick[0]), quick[1])
+
+
+def above_bare(node: Node, length: int) -> tuple[int, Node]:
+    """What is left of a length when it ends in nodes that no window group has a page of, and the last node then."""
+    while node.bare:
+        assert node.parent is not None
+        node = node.parent
+    end = node.first + node.pages
+    return (end if end < length else length), node
 
 
 def on_device(geometry: Geometry, leads: list[bytes], node: Node, length: int) -> tuple[list[Ids], list[int]] | None:
