@@ -356,9 +356,8 @@ class Index:
         elif len(ids) == node.pages:
             self._store(run, tier, ids.tobytes())
         else:
-            all_ids = run.ids(tier, node.pages)
-            all_ids[at : at + len(ids)] = ids
-            self._store(run, tier, all_ids.tobytes())
+            known = (run.host if tier else run.device) or ABSENT * node.pages
+            self._store(run, tier, known[: 4 * at] + ids.tobytes() + known[4 * (at + len(ids)) :])
         if full:
             parent = node.parent
             if not was and parent is not None:

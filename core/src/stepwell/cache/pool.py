@@ -125,9 +125,20 @@ class Pool:
         self._let_go(ids[counts == 0])
 
     def plant(self, ids: Ids) -> None:
-        """The tree becomes a holder beside those that the pages have."""
-        self.acquire(ids)
-        self.in_tree[ids] = True
+        """The tree, which has none of the pages yet, becomes a holder beside those that they have."""
+        if len(ids) > SHORT:
+            counts = self.refs[ids]
+            if counts.min() < 1:
+                raise AuditError("a free page cannot be held")
+            self.refs[ids] = counts + 1
+            self.in_tree[ids] = True
+            return
+        refs, tree = self._refs, self._tree
+        for page in ids.tolist():
+            if refs[page] < 1:
+                raise AuditError(f"page {page} is free and cannot be held")
+            refs[page] += 1
+            tree[page] = 1
 
     def entrust(self, ids: Ids) -> None:
         """The caller's hold becomes the tree's."""

@@ -173,7 +173,7 @@ class Publisher:
             low = max(node.first + at, lease.trimmed[g])
             ids = lease.tables[g][low : node.first + node.pages]
             if len(ids):
-                index.put(DEVICE, node, g, low - node.first, ids.copy())
+                index.put(DEVICE, node, g, low - node.first, ids)
 
     def _finish(self, lease: Lease, tokens: bytes, length: int, expires: float | None) -> None:
         """Retention applies, and pages that this request alone made expire when it says.
