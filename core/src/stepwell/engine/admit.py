@@ -118,7 +118,7 @@ class Admission:
         """Give a job pages and a slot: up to the end of its prompt where every group keeps all of it anyway."""
         if room.rules_out(job, self._view.cached(job)):
             return None
-        span = budget if self._windowed else job.length
+        span = min(budget, max(job.length, self._page)) if self._windowed else job.length
         lease = None
         while lease is None and span >= min(self._page, job.length):
             upto = partial(chunk_end, target=job.length, budget=span, page=self._page)
