@@ -75,9 +75,7 @@ def read_shape(config: Fields) -> ModelShape:
     Of a model for text and images the text's part counts. Raises ConfigError that names what is missing or what kind of
     layer keeps something other than K and V.
     """
-    inner = next((part for name in INNER if isinstance(part := config.get(name), Mapping)), {})
-    said: Fields = {**config, **inner}
-    text = {**LEFT_OUT.get(_family(said), {}), **said}
+    text = text_of(config)
     count = _whole(text, "num_hidden_layers")
     if count > DEEPEST:
         raise ConfigError(f"the config's num_hidden_layers is {count}, more than can be meant")
@@ -89,6 +87,13 @@ def read_shape(config: Fields) -> ModelShape:
     if not layers:
         raise ConfigError("no layer of the model keeps K and V of its own")
     return ModelShape(str(text.get("model_type", "")), tuple(layers), context, _item_bytes(text))
+
+
+def text_of(config: Fields) -> Fields:
+    """What a config says of the model's text part, with what its family leaves out."""
+    inner = next((part for name in INNER if isinstance(part := config.get(name), Mapping)), {})
+    said: Fields = {**config, **inner}
+    return {**LEFT_OUT.get(_family(said), {}), **said}
 
 
 def _family(text: Fields) -> str:
@@ -225,12 +230,19 @@ OLDER: Mapping[str, Callable[[Fields, int], list[str]]] = {
 }
 """A field, or a family of models, that tells layers apart in configs without `layer_types`."""
 
-_GEMMA: Fields = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+_GEMMA: Fields = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262_144,
+    "tie_word_embeddings": True,
+}
 LEFT_OUT: Mapping[str, Fields] = {
-    "gemma2": {**_GEMMA, "sliding_window": 4096, "max_position_embeddings": 8192},
-    "gemma3": {**_GEMMA, "sliding_window": 4096, "max_position_embeddings": 131_072},
+    "gemma2": {**_GEMMA, "vocab_size": 256_000, "sliding_window": 4096, "max_position_embeddings": 8192},
+    "gemma3": {**_GEMMA, "vocab_size": 262_208, "sliding_window": 4096, "max_position_embeddings": 131_072},
     "gemma3n": {
         **_GEMMA,
+        "vocab_size": 262_400,
         "num_key_value_heads": 2,
         "sliding_window": 512,
         "num_kv_shared_layers": 15,

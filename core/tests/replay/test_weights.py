@@ -118,3 +118,17 @@ def test_windows_have_heads_of_their_own() -> None:
     assert (timing.kv_bytes, timing.pair_flops) == (2 * 8 * 2, 2 * 4 * 2 * 4)
     assert (narrow.kv_bytes, narrow.pair_flops) == (2 * 3 * 8 * 2, 2 * 4 * 6 * 4)
     assert timing.parameters == 1000 + 4 * DENSE + 2 * ATTENTION + 2 * 10 * (6 * 8 + 3 * 8)
+
+
+def test_what_a_published_config_leaves_out_is_the_familys_usual_value() -> None:
+    said = {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "sliding_window": 1024,
+    }
+    config = {"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": said}
+    counted = read_weights(config, read_shape(config))
+    assert counted.active == pytest.approx(3.88e9, rel=0.01)
+    assert counted.held_bytes == counted.always_bytes, "embeddings are tied"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.errors import ConfigError
-from stepwell.models import LayerShape, ModelShape, positive
+from stepwell.models import LayerShape, ModelShape, positive, text_of
 from stepwell.schedule.timing import Narrow, Timing
 from stepwell.types import Full
 
@@ -39,8 +39,7 @@ class Weights:
 
 def read_weights(config: Fields, shape: ModelShape) -> Weights:
     """Count a model's weights. Raises ConfigError where the config does not say a size."""
-    inner = config.get("text_config")
-    text: Fields = {**config, **inner} if isinstance(inner, Mapping) else config
+    text = text_of(config)
     hidden, vocab = need(text, "hidden_size"), need(text, "vocab_size")
     every = hidden * vocab + sum(_attention(text, layer, hidden) for layer in shape.layers)
     experts = _Experts.of(text, hidden)
@@ -54,15 +53,14 @@ def read_weights(config: Fields, shape: ModelShape) -> Weights:
         chosen, routed = sum(mixed) * experts.chosen * experts.size, sum(mixed) * experts.count * experts.size
         one, other = experts.chosen / experts.count, routed * each_expert
     always = every * each
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
+    tied = text.get("tie_word_embeddings") is True
     return Weights(every + chosen, always, other, one, always + other + (0 if tied else hidden * vocab * each))
 
 
 def timing_of(shape: ModelShape, config: Fields, device: Timing) -> tuple[Timing, float]:
     """A model on the device of another timing, and the bytes that its weights take there."""
     weights = read_weights(config, shape)
-    inner = config.get("text_config")
-    text: Fields = {**config, **inner} if isinstance(inner, Mapping) else config
+    text = text_of(config)
     costs = {group.need: [float(group.token_bytes), 0.0] for group in shape.groups()}
     for layer in shape.layers:
         costs[layer.need][1] += _pair_flops(text, layer)
