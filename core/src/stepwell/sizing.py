@@ -171,12 +171,17 @@ class Tier:
             low, high = (pace, high) if self._cost(of(pace)) <= nbytes else (low, pace - 1)
         counts = of(low)
         if explicit and not all(count for count, mine in zip(counts, own, strict=True) if mine is None):
-            one = sum(self.sizes) / 2**30
-            raise self.error(f"{self._name}_gib", f"{nbytes / 2**30:.3g} hold no page, and one takes {one:.3g}")
+            raise self.error(f"{self._name}_gib", self._too_little(nbytes, nbytes - left))
         limit = min(fixed, default=low)
         if low != most:
             self._fill(counts, own, limit, nbytes - self._cost(counts))
         return self._checked(counts, limit)
+
+    def _too_little(self, nbytes: int, taken: int) -> str:
+        has = f"{nbytes / 2**30:.3g} GiB"
+        if taken:
+            return f"{has} leave no page for a group, as the pages set in cache.groups take {taken / 2**30:.3g} GiB"
+        return f"{has} hold no page, and one takes {sum(self.sizes) / 2**30:.3g} GiB"
 
     def _fill(self, counts: list[int], own: Sequence[int | None], limit: int, left: int) -> None:
         """What is left goes to windows, too."""
@@ -232,7 +237,7 @@ class Tier:
             key = next((key for key in (f"{self._name}_pages", f"{self._name}_share") if key in own), None)
             least = min(pace, _runs(group) if self._load else _runs(group) - 1)
             if key and not group.full and count < least and (count or key != "host_pages"):
-                needs = f"{least} pages that a window of {_tokens(group)} tokens needs"
+                needs = f"{least} pages that a {_named(group)} needs"
                 raise self.error("groups", f"{group.spec.name}.{key} = {own[key]} gives {count} of the {needs}")
         return tuple(counts)
 
@@ -247,9 +252,10 @@ def _reach(group: Group) -> int:
     return 2**62 if group.full else group.runs_in(2**31) - 1
 
 
-def _tokens(group: Group) -> int:
+def _named(group: Group) -> str:
     need = group.spec.need
-    return 0 if isinstance(need, Full) else need.tokens
+    kind = "chunk" if isinstance(need, Chunked) else "window"
+    return f"{kind} of {0 if isinstance(need, Full) else need.tokens} tokens"
 
 
 def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings) -> list[str]:
@@ -263,9 +269,10 @@ def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings)
             group = group_of(spec, page)
             many, one = count / kept(group, typical), f"a prefix of {typical} tokens"
             if not group.full:
-                many, one = count / (_reach(group) + 1), f"a window of {_tokens(group)} tokens and a page"
+                many, one = count / (_reach(group) + 1), f"a {_named(group)} and a page"
             size = f"{count} pages = {count * page} tokens, {_gib(count * nbytes)}"
-            lines.append(f"{tier} {spec.name}: {size}: room for {many:.3g} times {one}")
+            times = f"{many:.0f}" if many >= 100 else f"{many:.3g}"
+            lines.append(f"{tier} {spec.name}: {size}: room for {times} times {one}")
     return lines
 
 

@@ -156,7 +156,12 @@ def test_own_numbers_and_shares(make):
         ),
         ("[cache.groups.sww]\ndevice_pages = 9", {}, "the model has no group sww; did you mean swa?"),
         ("[cache.groups.swa]\nhost_pages = 9", {}, "group full has no host pages, so no prefix could come from host"),
-        ("", {"device_gib": 1e-5}, "1e-05 hold no page, and one takes 0.0011"),
+        ("", {"device_gib": 1e-5}, "1e-05 GiB hold no page, and one takes 0.0011 GiB"),
+        (
+            "[cache.groups.swa]\nhost_pages = 9000",
+            {"host_gib": 1},
+            "1 GiB leave no page for a group, as the pages set in cache.groups take 4.98 GiB",
+        ),
         ("", {"typical_tokens": 0}, "0 is less than 1"),
     ],
 )
@@ -180,4 +185,12 @@ def test_pools_are_told_a_line_each(make):
         "device swa: 1068 pages = 68352 tokens, 2.35 GiB: room for 356 times a window of 127 tokens and a page",
         "host full: 64 pages = 4096 tokens, 144.2 MiB: room for 1 times a prefix of 4096 tokens",
         "host swa: 48 pages = 3072 tokens, 108.2 MiB: room for 16 times a window of 127 tokens and a page",
+    ]
+
+
+def test_chunks_are_called_so_and_large_counts_written_out(make):
+    sized = pools(make, (FULL, CHUNKED), page_size=64, device_pages=640000)
+    assert [line.rsplit(": ", 1)[1] for line in describe(sized, (FULL, CHUNKED), CacheSettings(page_size=64))] == [
+        "room for 10000 times a prefix of 4096 tokens",
+        f"room for {sized.device[1] / 129:.0f} times a chunk of 8192 tokens and a page",
     ]
