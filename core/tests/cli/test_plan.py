@@ -157,6 +157,12 @@ def test_it_prints_groups_the_gain_and_a_config(shell, gemma):
     assert ran.code == 0 and "--host-gib" in ran.out
 
 
+def test_without_windows_there_is_nothing_to_gain(shell, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(mixed(4, 0, None)))
+    ran = shell.run("plan", str(tmp_path), "--tokens", "4096")
+    assert "4096 tokens takes 32 MiB. No layer has a window or a chunk, so all of it is kept." in ran.out
+
+
 def test_json_has_groups_and_the_gain(shell, gemma):
     ran = shell.run("plan", str(gemma / "config.json"), "--tokens", "8192", "--page-size", "16", "--json")
     document = json.loads(ran.out)

@@ -118,14 +118,15 @@ def show(planned: Plan) -> None:
     """Tables, the gain in a sentence, and the config."""
     console = Console()
     console.print(_groups(planned))
-    limit = "no bound for longer ones" if planned.limit is None else f"at most {planned.limit:.2f} for longer ones"
     whole, kept = (
         sum(group.bytes_per_page * pages(group) for group in planned.groups) for pages in (_full_pages, _kept_pages)
     )
-    click.echo(
-        f"A prefix of {planned.tokens} tokens takes {_amount(whole)} in full and {_amount(kept)} with windows: "
-        f"gain {planned.gain:.2f}, {limit}."
-    )
+    taken = f"A prefix of {planned.tokens} tokens takes {_amount(whole)}"
+    if planned.limit == 1:
+        click.echo(f"{taken}. No layer has a window or a chunk, so all of it is kept.")
+    else:
+        limit = "no bound for longer ones" if planned.limit is None else f"at most {planned.limit:.2f} for longer ones"
+        click.echo(f"{taken} in full and {_amount(kept)} with windows: gain {planned.gain:.2f}, {limit}.")
     if planned.tiers:
         console.print(_tiers(planned))
         click.echo(f"\n{planned.toml}")
