@@ -52,7 +52,11 @@ class Asked:
 @click.command(name="replay")
 @click.argument("trace_path", metavar="TRACE", type=click.Path(path_type=Path))
 @config_options
-@click.option("--block-tokens", type=click.IntRange(1), help="Tokens a hash id stands for, and a page. [512]")
+@click.option(
+    "--block-tokens",
+    type=click.IntRange(1),
+    help="Tokens a hash id stands for, and a page where cache.page_size is not set. [512]",
+)
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many requests.")
 @click.option(
     "--speed",
@@ -226,7 +230,7 @@ def _timed_rows(row: Row) -> list[tuple[str, list[str]]]:
         row("finished, refused", lambda r: f"{r.finished:,}, {r.refused:,}"),
         row("GB saved, loaded", lambda r: _gb(r, "save", "load")),
         row("GB stored, fetched", lambda r: _gb(r, "store", "fetch")),
-        row("GB moved, if all were", lambda r: _pair(r, "moved", "moved_if_all_saved_and_loaded")),
+        row("GB moved, if all were moved", lambda r: _pair(r, "moved", "moved_if_all_saved_and_loaded")),
         row("GB computed, without cache", lambda r: _pair(r, "recomputed", "recomputed_without_cache")),
         row("TTFT mean, p50, p99", lambda r: _times(r.ttft_s)),
         row("latency mean, p50, p99", lambda r: _times(r.latency_s)),
