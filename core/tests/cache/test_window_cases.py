@@ -491,6 +491,22 @@ def test_b055_of_windows_alone_what_came_from_host_is_said_to_have(desk):
     assert (cached.device, cached.host) == (0, 40)
 
 
+@pytest.mark.parametrize("came", [0, 1])
+def test_of_chunks_alone_a_fetch_leaves_no_node_without_pages(desk, came):
+    """A chunk's end needs no page: it is usable, and nothing of it is there, when storage gave nothing."""
+    settings = {"page": 4, "needs": (Chunked(8),), "host": 64, "storage": {}}
+    first = desk(**settings)
+    first.serve(range(20))
+    first.save()
+    first.store()
+    d = desk(**{**settings, "storage": first.storage})
+    op = d.fetch([*range(20), 5])
+    assert op is not None and len(op.reads) == 1
+    d.fetched(op, [came])
+    assert bool(list(nodes(d.cache._index))) == bool(came)
+    assert d.host().held == 0
+
+
 class Everywhere(RetentionPolicy):
     """All lengths."""
 

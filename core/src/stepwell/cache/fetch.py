@@ -249,6 +249,8 @@ class Fetcher:
                     taken[g][page] = True
         if path:
             index.retained.retain(path[-1], ends)
+            if not geometry.full:
+                index.close_gap(path[-1])  # a length that needs no page is no reason for nodes without any
         return taken
 
     def copying(self, group: int) -> list[Ids]:
