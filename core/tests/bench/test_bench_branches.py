@@ -141,6 +141,20 @@ def test_a_window_pool_that_cannot_hold_a_chunk_is_refused():
     assert "give a larger --share, more --sessions or a smaller --chunk" in str(ran.exception)
 
 
+@pytest.mark.parametrize("arguments", [("--sessions", "1", "--turns", "1"), ("--seed", "2")])
+def test_a_full_pool_that_cannot_hold_a_request_is_refused(arguments):
+    few = ("--sessions", "3", "--turns", "1", "--chunk", "512", "--share", "1", "--policy", "tail")
+    ran = CliRunner().invoke(command, [*few, *arguments])
+    assert isinstance(ran.exception, ConfigError)
+    assert "give more --sessions" in str(ran.exception)
+
+
+def test_more_requests_than_memory_holds_are_refused():
+    ran = CliRunner().invoke(command, [*SMALL, "--sessions", "50000", "--turns", "50000"])
+    assert isinstance(ran.exception, ConfigError)
+    assert "memory would not hold them" in str(ran.exception)
+
+
 def test_an_unknown_policy_is_refused():
     ran = CliRunner().invoke(command, [*SMALL, "--policy", "no-such"])
     assert isinstance(ran.exception, ConfigError)

@@ -165,6 +165,11 @@ class Work:
         """Of the window pool."""
         return int(self.full_pages * self.share)
 
+    @property
+    def longest(self) -> int:
+        """Pages of the full pool without which the longest request cannot be computed."""
+        return max(pages_of(request.end, self.page) for request in self.traffic.requests)
+
     def needed(self, window: int) -> int:
         """Pages without which a chunk cannot be computed."""
         return pages_of(self.chunk, self.page) + pages_of(window, self.page) + 1
@@ -384,6 +389,10 @@ def command(
         raise ConfigError(
             f"--share {share:g} of {work.full_pages} pages is {work.window_pages}, and a chunk with its window takes "
             f"{needed}: give a larger --share, more --sessions or a smaller --chunk"
+        )
+    if work.full_pages < work.longest:
+        raise ConfigError(
+            f"a request takes {work.longest} pages, and two thirds of all are {work.full_pages}: give more --sessions"
         )
     with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
         task = progress.add_task("requests", total=len(work.traffic.requests) * (1 + len(windows) * len(names)))
