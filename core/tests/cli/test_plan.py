@@ -6,7 +6,7 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -227,16 +227,21 @@ def test_a_name_is_looked_up_on_the_hub(shell, gemma, monkeypatch):
         asked.append((name, file, local_files_only))
         if local_files_only:
             raise OSError("not here")
-        if name == "some/model":
-            return str(gemma / "config.json")
-        raise OSError("no such model\nand more")
+        return str(gemma / "config.json")
+
+    def model_info(name, *, timeout):
+        if name != "some/model":
+            raise OSError("no such model\nand more")
 
     hub = ModuleType("huggingface_hub")
     hub.hf_hub_download = download
+    hub.HfApi = lambda: SimpleNamespace(model_info=model_info)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert shell.run("plan", "some/model", "--json").code == 0
     assert asked == [("some/model", "config.json", True), ("some/model", "config.json", False)]
+    asked.clear()
     ran = shell.run("plan", "some/other")
+    assert asked == [("some/other", "config.json", True)], "what the hub does not know is not tried again and again"
     assert ran.code == 2
     assert ran.err.strip() == (
         "Error: there is no file or folder some/other, and the hub gives no config.json of that name: no such model"

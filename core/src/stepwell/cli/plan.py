@@ -20,6 +20,7 @@ from stepwell.settings import CacheSettings
 
 LIBRARY = "huggingface_hub"
 FILE = "config.json"
+HUB_TIMEOUT_S = 10.0
 MOST = 2**27
 MOST_SHOWN = 256
 """Letters of a name that is no file's."""
@@ -104,6 +105,8 @@ def _downloaded(name: str) -> Path:
     why: Exception | None = None
     for local in (True, False):
         try:
+            if not local:  # without a network this fails at once; a download would be tried for half a minute
+                library.HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
             return Path(library.hf_hub_download(name, FILE, local_files_only=local))
         except Exception as error:
             why = error
