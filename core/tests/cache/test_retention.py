@@ -521,6 +521,36 @@ def test_a_hit_at_a_branch_keeps_its_window(desk):
     assert d.match([*range(12), 7]).length == 12
 
 
+class AtPrompts(RetentionPolicy):
+    """Keeps the window at the end of a prompt and none behind it; notes what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def keep(self, length, page, branches):
+        return ()
+
+    def prompted(self, length, page):
+        self.asked.append(length)
+        return [(length - 1) // page * page]
+
+
+@pytest.mark.parametrize("length", [21, 23, 24])
+@pytest.mark.parametrize("chunk", [4, 8, 100])
+def test_a_prompt_is_asked_about_once_and_its_window_serves_it_again(desk, length, chunk):
+    policy = AtPrompts()
+    d = desk(page=4, host=64, needs=(Full(), Window(6)), retain=policy)
+    prompt = [*range(length)]
+    d.serve(prompt, range(500, 520), chunk=chunk)
+    assert policy.asked == [length]
+    d.save()
+    d.evict()
+    usable = (length - 1) // 4 * 4
+    assert d.serve(prompt, range(600, 620), chunk=chunk).host == usable
+    assert policy.asked == [length, length], "also where nothing of the prompt was left to publish"
+    d.cache.audit()
+
+
 def test_a_policy_without_an_answer_is_not_asked(desk, monkeypatch):
     def never(*_):
         raise AssertionError("asked")

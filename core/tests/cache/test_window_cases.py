@@ -507,6 +507,21 @@ def test_of_chunks_alone_a_fetch_leaves_no_node_without_pages(desk, came):
     assert d.host().held == 0
 
 
+def test_of_chunks_alone_room_may_be_made_of_what_was_found(desk):
+    """A chunk's end needs no page, so nothing holds the node that a prompt goes on behind."""
+    d = desk(page=4, device=4, needs=(Chunked(8),))
+    other = d.admit(range(100, 107))
+    d.cache.publish(other, tokens(range(100, 107)))
+    d.serve(range(8))
+    lease = d.admit([*range(8), 50, 51, 52, 53, 54])
+    assert lease is not None and lease.cached.total == 8
+    d.cache.publish(lease, tokens([*range(8), 50, 51, 52, 53, 54]), final=True)
+    d.cache.close(lease)
+    d.cache.close(other)
+    d.cache.audit()
+    assert d.device().held == 0
+
+
 class Everywhere(RetentionPolicy):
     """All lengths."""
 

@@ -23,6 +23,7 @@ def test_policies_by_name():
     made = {offer.name: offer.make(offer.config(), None) for offer in stepwell_retainers()}
     assert {name: type(policy).__name__ for name, policy in made.items()} == {
         "branch-points": "BranchPoints",
+        "prompt-ends": "PromptEnds",
         "every-n": "EveryN",
         "all": "All",
     }

@@ -15,6 +15,8 @@ WRONG = [
     ("Yields", "it_answers_with_lengths"),
     ("Divides", "it_answers_with_lengths"),
     ("ForgetsThePage", "its_lengths_are_whole_pages"),
+    ("ForgetsThePageOfAPrompt", "its_lengths_are_whole_pages"),
+    ("AnswersAPromptBeyondItsEnd", "at_the_end_its_lengths_are_on_the_path"),
     ("KnowsOnePage", "its_lengths_are_whole_pages"),
     ("RoundsUp", "at_the_end_its_lengths_are_on_the_path"),
     ("GoesBelow", "at_the_end_its_lengths_are_on_the_path"),

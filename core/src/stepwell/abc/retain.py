@@ -30,3 +30,11 @@ class RetentionPolicy(ABC):
         Since: API 1.
         """
         return ()
+
+    def prompted(self, length: int, page: int) -> Sequence[int]:
+        """Lengths (page multiples, at most `length`) whose windows stay, of a prompt of `length` tokens.
+
+        Asked once a request, when its prompt has been computed and before windows move on with its answer. The same
+        prompt again computes its last token again, so what it can use ends below `length`. Since: API 1.
+        """
+        return ()

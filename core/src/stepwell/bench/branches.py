@@ -194,6 +194,9 @@ class Asking(RetentionPolicy):
     def along(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]:
         return self._counted(self._inner.along(start, end, page, branches))
 
+    def prompted(self, length: int, page: int) -> Sequence[int]:
+        return self._counted(self._inner.prompted(length, page))
+
     def _counted(self, lengths: Sequence[int]) -> Sequence[int]:
         self.asked += len(lengths)
         return lengths

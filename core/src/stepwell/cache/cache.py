@@ -190,7 +190,7 @@ class Cache:
                 self._pools[HOST][group].release(loads[group], used=False)
             return None
         lease = self._lease(namespace, found, pages, priority, range(fetched_from, fetched))
-        lease.fork = fork
+        lease.fork, lease.prompt = fork, len(tokens) // TOKEN_BYTES
         for group, pool in enumerate(pools):
             self._fill(lease, found, group, pool.allocate(new[group]))
             self._pools[HOST][group].release(loads[group], used=False)
@@ -254,6 +254,8 @@ class Cache:
         last = whole(found.node, found.length)
         self._index.candidates.use(last, found.first)
         root = self._index.roots.get(lease.namespace, last)
+        if last.parent is None and last is not root:
+            return  # the length that was found needs no page, and making room took its node
         used = self._index.path(last, root)
         now = self._index.candidates.now
         for node in used:

@@ -68,6 +68,8 @@ class Lease:
     """Loads that have not ended."""
     fork: int = 0
     """Pages at which this path left another at admission, usable or not; 0: it left none."""
+    prompt: int = 0
+    """Tokens of the prompt; 0 once retention was asked about it."""
     broken: bool = False
     """A load failed: what is computed from here on is not to be published."""
 

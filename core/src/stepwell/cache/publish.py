@@ -41,6 +41,8 @@ class Publisher:
         if pages > lease.published:
             index.candidates.now += 1
             self._extend(lease, tokens[: pages * step], pages, digests)
+        if lease.prompt and pages * index.geometry.page + index.geometry.page > lease.prompt:
+            self._keep_prompt(lease)
         if final and pages:
             length = min(len(tokens) // TOKEN_BYTES, (pages + 1) * index.geometry.page - 1)
             self._finish(lease, tokens[: pages * step], length, expires)
@@ -92,6 +94,17 @@ class Publisher:
         lengths = [at for at in (length // page for length in asked) if start < at <= end]
         if lengths:
             self._tiering.consider(self._index.retained.retain(last, lengths), Cause.INSERT)
+
+    def _keep_prompt(self, lease: Lease) -> None:
+        """Retention is asked about the prompt, once all of its whole pages are published."""
+        index, place, length = self._index, lease.place, lease.prompt
+        if place is None or place.parent is None:
+            return
+        lease.prompt = 0
+        if index.geometry.windows:
+            page = index.geometry.page
+            lengths = [at // page for at in self._retain.prompted(length, page)]
+            self._tiering.consider(index.retained.retain(place, lengths), Cause.INSERT)
 
     def _use(self, lease: Lease, path: list[Node], pages: int) -> list[Node]:
         """Count the request on nodes that it uses whole and did not make."""

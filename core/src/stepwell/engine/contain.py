@@ -96,6 +96,9 @@ class SafeRetention(RetentionPolicy):
             lambda: self._inner.keep(length, page, branches), length // page, lambda one: 0 <= one <= length
         )
 
+    def prompted(self, length: int, page: int) -> Sequence[int]:
+        return self._lengths(lambda: self._inner.prompted(length, page), length // page, lambda one: 0 <= one <= length)
+
     def _held_along(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]:
         return self._lengths(
             lambda: self._inner.along(start, end, page, branches),

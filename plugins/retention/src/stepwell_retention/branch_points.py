@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stepwell import Context, RetentionPolicy
 from stepwell.builtin.retain import Tail
+from stepwell_retention.prompt_ends import PromptEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class BranchPointsConfig:
 
     most: int = 32
     """Branch points that one path keeps, the deepest first."""
+    prompts: bool = False
+    """Also keep the window at the end of each prompt, as `prompt-ends` does."""
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -31,13 +34,16 @@ class BranchPoints(RetentionPolicy):
 
     def __init__(self, config: BranchPointsConfig, context: Context | None) -> None:
         self._most = config.most
-        self._tail = Tail()
+        self._ends = PromptEnds() if config.prompts else Tail()
 
     def keep(self, length: int, page: int, branches: Sequence[int]) -> Sequence[int]:
-        return [*self._deepest(0, length, page, branches), *self._tail.keep(length, page, branches)]
+        return [*self._deepest(0, length, page, branches), *self._ends.keep(length, page, branches)]
 
     def along(self, start: int, end: int, page: int, branches: Sequence[int]) -> Sequence[int]:
         return self._deepest(start, end, page, branches)
+
+    def prompted(self, length: int, page: int) -> Sequence[int]:
+        return self._ends.prompted(length, page)
 
     def _deepest(self, start: int, end: int, page: int, branches: Sequence[int]) -> list[int]:
         """The last branch points above `start` and up to `end`."""

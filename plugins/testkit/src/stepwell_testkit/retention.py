@@ -20,12 +20,16 @@ CHUNK = 16_384
 
 @dataclass(frozen=True)
 class Question:
-    """One call: `keep` where a request ended at `end`, `along` where it has published up to there from `start`."""
+    """One call: `keep` where a request ended at `end`, `along` where it has published up to there from `start`.
+
+    `prompted` where a prompt of `end` tokens was computed.
+    """
 
     start: int | None
     end: int
     page: int
     branches: tuple[int, ...] = ()
+    of_prompt: bool = False
 
     @property
     def above(self) -> int:
@@ -35,6 +39,8 @@ class Question:
     def put(self, policy: RetentionPolicy, branches: Sequence[int] | None = None) -> Sequence[int]:
         """Ask it."""
         given = list(self.branches) if branches is None else branches
+        if self.of_prompt:
+            return policy.prompted(self.end, self.page)
         if self.start is None:
             return policy.keep(self.end, self.page, given)
         return policy.along(self.start, self.end, self.page, given)
@@ -77,8 +83,9 @@ class RetentionKit(Kit):
     def test_of_less_than_a_page_nothing_stays(self, policy: RetentionPolicy) -> None:
         for page in PAGES:
             for length in range(page):
-                kept = Question(None, length, page).answered(policy)
-                assert kept in ([], [0]), f"{length} tokens are no page of {page}, and {kept} was kept"
+                for of_prompt in (False, True):
+                    kept = Question(None, length, page, of_prompt=of_prompt).answered(policy)
+                    assert kept in ([], [0]), f"{length} tokens are no page of {page}, and {kept} was kept"
 
     def test_a_path_without_branches_is_no_error(self, policy: RetentionPolicy) -> None:
         for page in PAGES:
@@ -131,6 +138,7 @@ def _questions() -> Iterator[Question]:
     for page in PAGES:
         for pages in (0, 1, 2, 3, 7, 64, 200):
             for length in sorted({pages * page, pages * page + 1, pages * page + page - 1}):
+                yield Question(None, length, page, of_prompt=True)
                 for branches in _branches(0, pages * page, page):
                     yield Question(None, length, page, branches)
         for first, last in ((0, 1), (0, 64), (1, 2), (5, 12), (63, 64), (64, 200), (4096, 4096 + 1024)):

@@ -15,6 +15,9 @@ class Ends(RetentionPolicy):
     def along(self, start, end, page, branches):
         return list(branches)
 
+    def prompted(self, length, page):
+        return [at for at in ((length - 1) // page * page,) if at > 0]
+
 
 class Nothing(RetentionPolicy):
     """As right: nothing has to stay."""
@@ -53,6 +56,16 @@ class Divides(Ends):
 class ForgetsThePage(Ends):
     def keep(self, length, page, branches):
         return [length]
+
+
+class ForgetsThePageOfAPrompt(Ends):
+    def prompted(self, length, page):
+        return [length]
+
+
+class AnswersAPromptBeyondItsEnd(Ends):
+    def prompted(self, length, page):
+        return [length // page * page + page]
 
 
 class KnowsOnePage(Ends):
