@@ -37,13 +37,13 @@ GIB = 2**30
 T = TypeVar("T")
 
 
-def build(config: Config, registry: Registry, variant: Variant, page_size: int) -> tuple[Parts, dict[str, object]]:
-    """Everything that one replay runs on, and a description of it. `page_size`: where the config does not say."""
+def build(config: Config, registry: Registry, variant: Variant, block: int) -> tuple[Parts, dict[str, object]]:
+    """Everything that one replay runs on, and a description of it. `block`: tokens that a trace has an id for."""
     settings = config.bind("replay", ReplaySettings)
     cache_settings = config.bind("cache", CacheSettings)
-    if config.origin("cache", "page_size") is DEFAULT:
-        cache_settings = replace(cache_settings, page_size=page_size)
     model = pretend(config, settings)
+    if config.origin("cache", "page_size") is DEFAULT and block > 1:
+        cache_settings = replace(cache_settings, page_size=model.page(block))
     limits = _limits(config)
     load = Load(limits.max_running, limits.chunk, limits.depth)
     pools = size(config, cache_settings, model.groups, model.device_bytes, load=load)

@@ -157,6 +157,16 @@ def test_it_prints_groups_the_gain_and_a_config(shell, gemma):
     assert ran.code == 0 and "--host-gib" in ran.out
 
 
+def test_fewer_who_run_leave_more_to_prefixes(shell, gemma):
+    few, many = (
+        shell.run("plan", str(gemma), "--device-gib", "48", "--page-size", "64", "--json", *running)
+        for running in (("--running", "4"), ())
+    )
+    assert json.loads(few.out)["tiers"][0]["prefixes"] > json.loads(many.out)["tiers"][0]["prefixes"]
+    assert tomllib.loads(json.loads(few.out)["toml"])["engine"] == {"max_running": 4}
+    assert "engine" not in tomllib.loads(json.loads(many.out)["toml"])
+
+
 def test_without_windows_there_is_nothing_to_gain(shell, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(mixed(4, 0, None)))
     ran = shell.run("plan", str(tmp_path), "--tokens", "4096")

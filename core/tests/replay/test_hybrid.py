@@ -205,6 +205,19 @@ def test_the_mixes_of_the_docs_run(trace: Path, mix: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mix", "block", "page"), [("gpt-oss-like", 512, 128), ("gemma-3-like", 512, 512), ("mimo-like", 96, 96)]
+)
+@pytest.mark.parametrize("windows", ["true", "false"])
+def test_unless_said_otherwise_no_page_is_longer_than_the_shortest_window(
+    tmp_path: Path, mix: str, block: int, page: int, windows: str
+) -> None:
+    path = write(tmp_path / "t.jsonl", [prompt(0, 2 * block, 1, 2)])
+    options = ("--model", str(MIXES / f"{mix}.json"), "--block-tokens", str(block))
+    document = replay(path, *options, sets=("replay.devices=8", f"replay.windows={windows}"))
+    assert document["setup"]["page_size"] == page
+
+
+@pytest.mark.parametrize(
     ("config", "words"),
     [
         (None, "model.json cannot be read (No such file or directory); give a model's config.json"),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.cli.options import Number
-from stepwell.cli.planned import DEVICE, HOST, STORAGE, GroupPlan, Plan, plan
+from stepwell.cli.planned import DEVICE, HOST, RUNNING, STORAGE, GroupPlan, Plan, plan
 from stepwell.errors import ConfigError
 from stepwell.models import read_shape
 from stepwell.settings import CacheSettings
@@ -33,6 +33,7 @@ GIB = Number(0, MOST, min_open=True)
 @click.option("--device-gib", type=GIB, help="Device memory for pages.")
 @click.option("--host-gib", type=GIB, help="Host memory for pages.")
 @click.option("--storage-gib", type=GIB, help="Room in storage.")
+@click.option("--running", type=click.IntRange(1, MOST), help="Requests that run at once. [engine.max_running]")
 @click.option("--page-size", type=click.IntRange(1, MOST), help="Tokens a page. [cache.page_size]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
@@ -41,6 +42,7 @@ def command(
     device_gib: float | None,
     host_gib: float | None,
     storage_gib: float | None,
+    running: int | None,
     page_size: int | None,
     as_json: bool,
 ) -> None:
@@ -56,7 +58,7 @@ def command(
         shape = read_shape(fields)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
-    planned = plan(shape, tokens or usual.typical_tokens, page_size or usual.page_size, gib)
+    planned = plan(shape, tokens or usual.typical_tokens, page_size or usual.page_size, gib, running or RUNNING)
     if as_json:
         click.echo(json.dumps(asdict(planned), indent=2))
     else:

@@ -10,12 +10,13 @@ from stepwell.cache.groups import Group, group_of
 from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.models import ModelShape
-from stepwell.settings import CacheSettings
-from stepwell.sizing import kept_at, size
+from stepwell.settings import CacheSettings, EngineSettings
+from stepwell.sizing import Load, kept_at, size
 from stepwell.types import Chunked, Full, GroupSpec, Need, Window
 
 GIB = 2**30
 DEVICE, HOST, STORAGE = "device", "host", "storage"
+RUNNING = EngineSettings().max_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +69,17 @@ class Plan:
     """The config that has these pools."""
 
 
-def plan(shape: ModelShape, tokens: int, page: int, gib: Mapping[str, float]) -> Plan:
-    """`gib`: of each tier that there is. Raises ConfigError where one cannot hold a page."""
+def plan(shape: ModelShape, tokens: int, page: int, gib: Mapping[str, float], running: int = RUNNING) -> Plan:
+    """`gib`: of each tier that there is; `running`: requests at once. ConfigError where a tier cannot hold a page."""
     specs = shape.groups()
     groups = [group_of(spec, page) for spec in specs]
-    pools = _pools(specs, tokens, page, gib)
+    pools = _pools(specs, tokens, page, gib, running)
     tiers = tuple(_tier(name, gib[name], groups, tokens, pools.get(name, ())) for name in gib)
     full, kept = (sum(group.spec.token_bytes * pages(group, tokens) for group in groups) for pages in (_all, kept_at))
     whole = sum(spec.token_bytes for spec in specs if isinstance(spec.need, Full))
     limit = sum(spec.token_bytes for spec in specs) / whole if whole else None
     described = tuple(_described(group, tokens) for group in groups)
-    toml = _toml(tokens, page, [tier for tier in tiers if tier.pages])
+    toml = _toml(tokens, page, [tier for tier in tiers if tier.pages], running)
     return Plan(shape.kind, tokens, page, described, full / kept, limit, tiers, toml)
 
 
@@ -126,12 +127,14 @@ def _said(need: Need) -> str:
             return f"since n x {tokens}"
 
 
-def _pools(specs: Sequence[GroupSpec], tokens: int, page: int, gib: Mapping[str, float]) -> dict[str, Sequence[int]]:
+def _pools(
+    specs: Sequence[GroupSpec], tokens: int, page: int, gib: Mapping[str, float], running: int
+) -> dict[str, Sequence[int]]:
     """Pages of each group on device and host, as the engine would size them for prefixes of this length."""
     asked = {f"cache.{tier}_gib": gib[tier] for tier in (DEVICE, HOST) if tier in gib}
     config = Config.load(None, {}, (), {"cache.page_size": page, "cache.typical_tokens": tokens, **asked})
     boundless = None if DEVICE in gib else 1 << 60
-    sized = size(config, config.bind("cache", CacheSettings), specs, boundless, keep=kept_at)
+    sized = size(config, config.bind("cache", CacheSettings), specs, boundless, load=Load(running), keep=kept_at)
     return {tier: pages for tier, pages in ((DEVICE, sized.device), (HOST, sized.host)) if tier in gib}
 
 
@@ -158,9 +161,10 @@ def _tier(name: str, gib: float, groups: Sequence[Group], tokens: int, pages: Se
     )
 
 
-def _toml(tokens: int, page: int, tiers: Sequence[TierPlan]) -> str:
+def _toml(tokens: int, page: int, tiers: Sequence[TierPlan], running: int) -> str:
     """The pool of those who need most is the section's, the others have their own."""
-    lines = ["[cache]", f"page_size = {page}", f"typical_tokens = {tokens}"]
+    lines = [] if running == RUNNING else ["[engine]", f"max_running = {running}", ""]
+    lines += ["[cache]", f"page_size = {page}", f"typical_tokens = {tokens}"]
     if not tiers:
         return "\n".join(lines)
     names = list(tiers[0].pages)

@@ -55,7 +55,7 @@ class Asked:
 @click.option(
     "--block-tokens",
     type=click.IntRange(1),
-    help="Tokens a hash id stands for, and a page where cache.page_size is not set. [512]",
+    help="Tokens a hash id stands for, and a page where cache.page_size is not set and no window is shorter. [512]",
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many requests.")
 @click.option(
@@ -151,8 +151,7 @@ def one(asked: Asked, variant: Variant) -> Result:
     config = read_config(asked.config, (*asked.sets, *variant.sets))
     registry = config.load_plugins()
     arrivals = asked.arrivals()
-    blocks = arrivals[0].block
-    parts, setup = build(config, registry, variant, blocks if blocks > 1 else CacheSettings().page_size)
+    parts, setup = build(config, registry, variant, arrivals[0].block)
     config.finish(registry)
     result = Shell(parts, arrivals).run()
     result.price_per_hour, result.setup = asked.price, setup

@@ -13,7 +13,7 @@ from stepwell.models import read_shape
 from stepwell.replay.settings import DEVICE_GIB, ReplaySettings
 from stepwell.replay.weights import timing_of
 from stepwell.schedule.timing import PRESETS, Timing
-from stepwell.types import Full, GroupSpec
+from stepwell.types import Chunked, Full, GroupSpec, Window
 
 GIB = 2**30
 CONFIG = "config.json"
@@ -29,6 +29,14 @@ class Pretended:
     groups: tuple[GroupSpec, ...]
     device_bytes: int
     """For pages, on all devices together."""
+    least: int | None
+    """Tokens of the model's shortest window or chunk, also where all is replayed as full attention; None: no window."""
+
+    def page(self, block: int) -> int:
+        """Tokens a page, so that blocks are whole pages and none keeps more than the shortest window asks for."""
+        if self.least is None or self.least >= block:
+            return block
+        return next(size for size in range(self.least, 0, -1) if block % size == 0)
 
 
 def pretend(config: Config, settings: ReplaySettings) -> Pretended:
@@ -37,7 +45,7 @@ def pretend(config: Config, settings: ReplaySettings) -> Pretended:
     room = DEVICE_GIB[settings.preset] * GIB + device.weight_bytes
     if settings.model is None:
         group = GroupSpec("full", Full(), int(device.kv_bytes), tuple(range(device.layers)))
-        return _on(settings, settings.preset, device, (group,), room, device.weight_bytes)
+        return _on(settings, settings.preset, device, (group,), room, device.weight_bytes, None)
     path, fields = _read(config, settings.model)
     try:
         shape = read_shape(fields)
@@ -52,17 +60,31 @@ def pretend(config: Config, settings: ReplaySettings) -> Pretended:
             f"the weights take {held / 1e9:,.1f} GB, and {settings.devices} x {settings.preset} have "
             f"{room * settings.devices / 1e9:,.1f} GB for weights and pages; set replay.devices to {least} or more",
         )
-    groups = shape.groups() if settings.windows else (_all_full(shape.groups()),)
-    return _on(settings, settings.model, timing, groups, room, held)
+    groups = shape.groups()
+    shortest = min((_span(group.need) for group in groups if not isinstance(group.need, Full)), default=None)
+    return _on(
+        settings, settings.model, timing, groups if settings.windows else (_all_full(groups),), room, held, shortest
+    )
 
 
 def _on(
-    settings: ReplaySettings, name: str, one: Timing, groups: tuple[GroupSpec, ...], room: float, held: float
+    settings: ReplaySettings,
+    name: str,
+    one: Timing,
+    groups: tuple[GroupSpec, ...],
+    room: float,
+    held: float,
+    least: int | None,
 ) -> Pretended:
     """Devices share a model evenly; the weights are there once, whatever their number."""
     n = settings.devices
     timing = replace(one, flops=one.flops * n, bandwidth=one.bandwidth * n, link=one.link * n)
-    return Pretended(name, timing, groups, int(room * n - held))
+    return Pretended(name, timing, groups, int(room * n - held), least)
+
+
+def _span(need: Window | Chunked) -> int:
+    """Tokens that a model's config gives for it: a window has the token itself, too."""
+    return need.tokens + isinstance(need, Window)
 
 
 def _all_full(groups: tuple[GroupSpec, ...]) -> GroupSpec:
