@@ -172,6 +172,26 @@ def test_aborts_and_retraction_change_no_answer(tiny, truth, kind):
             assert served.stats()["retractions"] > 0
 
 
+@pytest.mark.parametrize("retain", ["prompt-ends", "tail"])
+def test_after_a_restart_the_same_prompt_is_a_hit_where_its_end_was_kept(tiny, truth, tmp_path, retain):
+    pytest.importorskip("stepwell_file")
+    pytest.importorskip("stepwell_retention")
+    settings = {
+        "cache": {"page_size": 4, "device_pages": 100, "host_pages": 100},
+        "write": {"use": "write_through"},
+        "retain": {"use": retain},
+        "storage": {"use": "file", "path": str(tmp_path / "pages"), "gib": 0.1},
+        "prefetch": {"use": "wait_complete"},
+    }
+    prompt = prompts(9)[-1]
+    for start in range(2):
+        with engine(tiny("gpt-oss"), **settings) as served:
+            done = served.generate(prompt, max_tokens=ANSWER, ignore_eos=True)
+            truth(tiny("gpt-oss"), prompt, ANSWER).check(done.tokens)
+            usable = (len(prompt) - 1) // 4 * 4 if start and retain == "prompt-ends" else 0
+            assert done.cached.storage == usable
+
+
 @pytest.mark.parametrize("kind", ["qwen3", "gpt-oss", "gemma3", "mistral-sliding", "llama4"])
 def test_a_restart_finds_its_pages_in_storage(tiny, truth, tmp_path, kind):
     pytest.importorskip("stepwell_file")
