@@ -262,13 +262,13 @@ def _layer(text: Fields, need: Need) -> LayerShape:
         return LayerShape(need, 1, latent + _whole(text, "qk_rope_head_dim"), 0)
     prefix = "" if isinstance(need, Full) else "swa_"
     heads = _whole(text, "num_attention_heads")
-    kv_heads = _first_of(text, f"{prefix}num_key_value_heads", "num_key_value_heads", "num_attention_groups") or heads
+    kv_heads = first_of(text, f"{prefix}num_key_value_heads", "num_key_value_heads", "num_attention_groups") or heads
     if prefix and _family(text) == "mimo_v2_flash" and "swa_num_key_value_heads" not in text:
         kv_heads *= 2
-    key = _first_of(text, f"{prefix}head_dim", "head_dim") or _whole(text, "hidden_size") // heads
+    key = first_of(text, f"{prefix}head_dim", "head_dim") or _whole(text, "hidden_size") // heads
     if not key:
         raise ConfigError(f"the config says no head_dim, and its hidden_size is less than its {heads} heads")
-    value = _first_of(text, f"{prefix}v_head_dim", "v_head_dim") or key
+    value = first_of(text, f"{prefix}v_head_dim", "v_head_dim") or key
     return LayerShape(need, kv_heads, key, value)
 
 
@@ -277,7 +277,8 @@ def _item_bytes(text: Fields) -> int:
     return ITEM_BYTES.get(dtype, 2)
 
 
-def _first_of(text: Fields, *names: str) -> int | None:
+def first_of(text: Fields, *names: str) -> int | None:
+    """The first of several fields that is a positive whole number."""
     return next((value for name in names if (value := positive(text, name))), None)
 
 

@@ -75,6 +75,11 @@ class Cache:
         self._absent: Ids = np.full(absent, -1, dtype=np.int32)
         self._absent.setflags(write=False)
 
+    @property
+    def geometry(self) -> Geometry:
+        """The groups at the cache's page size."""
+        return self._geometry
+
     # region: look up
 
     def match(self, namespace: bytes, tokens: bytes) -> Match:

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from numpy import frombuffer, int32
 
 from stepwell.cache.groups import Geometry
 from stepwell.cache.node import ABSENT, DEVICE, HOST, Node
-from stepwell.cache.pool import NO_IDS
+from stepwell.cache.pool import NO_IDS, Flags
 from stepwell.types import Ids
 
 LEAPS = 32
 """So many windows are looked at one by one before all lengths are looked at together."""
 
 NO_ID: Final = np.int32(-1)
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class Publisher:
         if pages > lease.published:
             index.candidates.now += 1
             self._extend(lease, tokens[: pages * step], pages, digests)
-        if lease.prompt and pages * index.geometry.page + index.geometry.page > lease.prompt:
+        if lease.prompt and index.geometry.windows and pages >= lease.prompt // index.geometry.page:
             self._keep_prompt(lease)
         if final and pages:
             length = min(len(tokens) // TOKEN_BYTES, (pages + 1) * index.geometry.page - 1)
@@ -101,10 +101,9 @@ class Publisher:
         if place is None or place.parent is None:
             return
         lease.prompt = 0
-        if index.geometry.windows:
-            page = index.geometry.page
-            lengths = [at // page for at in self._retain.prompted(length, page)]
-            self._tiering.consider(index.retained.retain(place, lengths), Cause.INSERT)
+        page = index.geometry.page
+        lengths = [at // page for at in self._retain.prompted(length, page)]
+        self._tiering.consider(index.retained.retain(place, lengths), Cause.INSERT)
 
     def _use(self, lease: Lease, path: list[Node], pages: int) -> list[Node]:
         """Count the request on nodes that it uses whole and did not make."""

@@ -15,7 +15,6 @@ from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.view import View
-from stepwell.types import Full
 
 
 class Admission:
@@ -48,7 +47,7 @@ class Admission:
         self._look_at = look_at
         self._never = never
         self._page = cache.shape.page_size
-        self._windowed = not all(isinstance(group.need, Full) for group in cache.shape.groups)
+        self._windowed = bool(cache.geometry.windows)
         self._news = True
         self._news_at = 0
         self.forecast = Forecast(reserve)

@@ -31,7 +31,7 @@ from stepwell.schedule.plan import Draft, Flight
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
-from stepwell.types import TOKEN_BYTES, Cached, Done, Full, TokenLogprob
+from stepwell.types import TOKEN_BYTES, Cached, Done, TokenLogprob
 
 NEWCOMERS = 4
 """One part in so many of a step's prompt tokens is for those who are admitted just now."""
@@ -85,7 +85,7 @@ class Brain:
         self._settings = settings
         self._page = page
         self._page_bytes = tuple(group.token_bytes * page for group in groups)
-        self._windowed = not all(isinstance(group.need, Full) for group in groups)
+        self._windowed = bool(cache.geometry.windows)
         self._budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
         self.counters = Counters()
         self._now = 0.0

@@ -11,7 +11,6 @@ from stepwell.engine.stats import Counters
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
 from stepwell.schedule.view import View
-from stepwell.types import Full
 
 AHEAD = 4
 """Pages that a decode row takes at once while there are plenty, which saves calls."""
@@ -40,9 +39,7 @@ class RoomMaker:
         self._retract = retract
         self._fail = fail
         self._page = cache.shape.page_size
-        groups = cache.shape.groups
-        self._full = [at for at, group in enumerate(groups) if isinstance(group.need, Full)]
-        self._windows = [at for at, group in enumerate(groups) if not isinstance(group.need, Full)]
+        self._full, self._windows = cache.geometry.full, cache.geometry.windows
         self._relief = 0
         """Pages given up so far are free once this step has completed."""
         self._ahead: int | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.errors import ConfigError
-from stepwell.models import LayerShape, ModelShape, positive, text_of
+from stepwell.models import LayerShape, ModelShape, first_of, positive, text_of
 from stepwell.schedule.timing import Narrow, Timing
 from stepwell.types import Full
 
@@ -129,13 +129,13 @@ class _Experts:
 
     @classmethod
     def of(cls, text: Fields, hidden: int) -> _Experts | None:
-        count = first(text, "num_local_experts", "num_experts", "n_routed_experts")
+        count = first_of(text, "num_local_experts", "num_experts", "n_routed_experts")
         if count is None or count < 2:
             return None
-        chosen = first(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
+        chosen = first_of(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
         if chosen is None:
             raise ConfigError(f"the config has {count} experts, and does not say num_experts_per_tok")
-        size = first(text, "moe_intermediate_size") or need(text, "intermediate_size")
+        size = first_of(text, "moe_intermediate_size") or need(text, "intermediate_size")
         shared = positive(text, "shared_expert_intermediate_size") or (positive(text, "n_shared_experts") or 0) * size
         if str(text.get("model_type", "")).startswith("llama4"):
             shared = size
@@ -154,7 +154,7 @@ def _has_experts(text: Fields, layer: int) -> bool:
         return layer < len(flags) and bool(flags[layer])
     if layer < (positive(text, "first_k_dense_replace") or 0):
         return False
-    every = first(text, "decoder_sparse_step", "interleave_moe_layer_step")
+    every = first_of(text, "decoder_sparse_step", "interleave_moe_layer_step")
     if every:
         return (layer + 1) % every == 0
     return layer % (positive(text, "moe_layer_freq") or 1) == 0
@@ -171,7 +171,7 @@ def _bytes(text: Fields, item_bytes: int) -> tuple[float, float]:
     method = str(quantised.get("quant_method", ""))
     if method in EXPERT_BYTES:
         return item_bytes, EXPERT_BYTES[method]
-    bits = first(quantised, "bits", "w_bit")
+    bits = first_of(quantised, "bits", "w_bit")
     each = bits / 8 if bits else BYTES.get(method, float(item_bytes))
     return each, each
 
@@ -182,8 +182,3 @@ def need(text: Fields, name: str) -> int:
     if value is None:
         raise ConfigError(f"the config says no {name}")
     return value
-
-
-def first(text: Fields, *names: str) -> int | None:
-    """The first of several fields that is such a number."""
-    return next((value for name in names if (value := positive(text, name)) is not None), None)

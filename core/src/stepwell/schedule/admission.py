@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from stepwell.abc.runner import ModelInfo
 from stepwell.cache.cache import Cache
-from stepwell.cache.groups import UNBOUNDED, group_of, pages_of
+from stepwell.cache.groups import UNBOUNDED, pages_of
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.request import Request
-from stepwell.types import TOKEN_BYTES, Full
+from stepwell.types import TOKEN_BYTES
 
 SEEDS = 1 << 63
 LONGEST_S = 1e9
@@ -106,11 +106,9 @@ class Room:
 
     def __init__(self, cache: Cache, share: float, seats: Iterable[Seat]) -> None:
         self._cache = cache
-        self._page = page = cache.shape.page_size
-        self._peaks = tuple(
-            None if isinstance(group.need, Full) else group_of(group, page).runs_in(UNBOUNDED) + 1
-            for group in cache.shape.groups
-        )
+        self._page = cache.shape.page_size
+        self._groups = cache.geometry.groups
+        self._peaks = tuple(None if group.full else group.runs_in(UNBOUNDED) + 1 for group in self._groups)
         """Most pages that a request holds of a group with a window, but for chunks in flight; None: full attention."""
         self._full = tuple(peak is None for peak in self._peaks)
         self._share = share
@@ -157,7 +155,7 @@ class Room:
     def _first(self, length: int) -> tuple[int, ...]:
         """First page of each group that a request holds which starts at `length`."""
         whole = length // self._page
-        return tuple(group_of(group, self._page).first(whole) for group in self._cache.shape.groups)
+        return tuple(group.first(whole) for group in self._groups)
 
     def _whole(self, job: Job, upto: int) -> int:
         if not self._count:
