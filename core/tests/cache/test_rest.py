@@ -8,20 +8,25 @@ from stepwell.types import Failed, Full, Window
 ROUNDS = 50
 
 
-@pytest.mark.parametrize("need", [Full(), Window(5)])
-@pytest.mark.parametrize("host", [1, 5, 40])
-def test_write_back_comes_to_rest_on_a_host_smaller_than_the_reserve(desk, need, host):
-    d = desk(page=1, device=60, host=host, needs=(need,), write=WriteBack(WriteBackConfig(0.5)))
-    for i in range(12):
-        d.serve(range(100 * i, 100 * i + 20))
+def comes_to_rest(d, limit):
+    """Saves end, where nothing happens but they."""
     for _ in range(ROUNDS):
-        copies = d.cache.saves(4)
+        copies = d.cache.saves(limit)
         if not copies:
             return
         for copy in copies:
             d.cache.saved(copy, [True] * len(copy.device))
         d.cache.audit()
     pytest.fail("pages are saved again and again though nothing happens")
+
+
+@pytest.mark.parametrize("need", [Full(), Window(5)])
+@pytest.mark.parametrize("host", [1, 5, 40])
+def test_write_back_comes_to_rest_on_a_host_smaller_than_the_reserve(desk, need, host):
+    d = desk(page=1, device=60, host=host, needs=(need,), write=WriteBack(WriteBackConfig(0.5)))
+    for i in range(12):
+        d.serve(range(100 * i, 100 * i + 20))
+    comes_to_rest(d, 4)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1000])
@@ -31,14 +36,7 @@ def test_a_window_that_the_host_cannot_hold_is_not_saved_in_turns(desk, limit, w
     d.serve(range(20), chunk=6)
     d.serve([*range(20), *range(100, 120)], chunk=7)
     d.serve(range(20))
-    for _ in range(ROUNDS):
-        copies = d.cache.saves(limit)
-        if not copies:
-            return
-        for copy in copies:
-            d.cache.saved(copy, [True] * len(copy.device))
-        d.cache.audit()
-    pytest.fail("pages are saved again and again though nothing happens")
+    comes_to_rest(d, limit)
 
 
 def test_saves_that_fail_are_not_made_again_until_something_happens(desk):

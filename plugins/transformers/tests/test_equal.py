@@ -48,6 +48,21 @@ def pairwise():
     ]
 
 
+def all_right(folder, truth, settings, asked, threads):
+    """So many at a time ask the same three times over: every answer is right, and some of it came from the cache."""
+    with engine(folder, **settings) as served, ThreadPoolExecutor(threads) as pool:
+
+        def ask(prompt):
+            return served.generate(prompt, max_tokens=ANSWER, ignore_eos=True).tokens
+
+        for _ in range(3):
+            answers = list(pool.map(ask, asked))
+            for prompt, answer in zip(asked, answers, strict=True):
+                truth(folder, prompt, ANSWER).check(answer)
+        stats = served.stats()
+        assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
+
+
 @pytest.mark.parametrize(("kind", "page", "chunk", "write", "pool", "threads", "storage"), pairwise())
 def test_greedy_answers_equal_generate(tiny, truth, tmp_path, kind, page, chunk, write, pool, threads, storage):
     tokens = 260 if pool["device_pages"] == "tight" else 2000
@@ -58,18 +73,7 @@ def test_greedy_answers_equal_generate(tiny, truth, tmp_path, kind, page, chunk,
     }
     if storage:
         settings["storage"] = {"use": "memory"}
-    asked = prompts(page + len(kind))
-    with engine(tiny(kind), **settings) as served, ThreadPoolExecutor(threads) as pool_of_threads:
-
-        def ask(prompt):
-            return served.generate(prompt, max_tokens=ANSWER, ignore_eos=True).tokens
-
-        for _ in range(3):
-            answers = list(pool_of_threads.map(ask, asked))
-            for prompt, answer in zip(asked, answers, strict=True):
-                truth(tiny(kind), prompt, ANSWER).check(answer)
-        stats = served.stats()
-        assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
+    all_right(tiny(kind), truth, settings, prompts(page + len(kind)), threads)
 
 
 def small(page, group, window):
@@ -110,18 +114,7 @@ def test_answers_of_models_with_windows_equal_generate(
     settings = {"cache": cache, "write": {"use": write}, "engine": {"chunk": chunk}}
     if storage:
         settings |= {"storage": {"use": "memory"}, "prefetch": {"use": "wait_complete"}}
-    asked = prompts(11)
-    with engine(tiny(kind), **settings) as served, ThreadPoolExecutor(threads) as pool_of_threads:
-
-        def ask(prompt):
-            return served.generate(prompt, max_tokens=ANSWER, ignore_eos=True).tokens
-
-        for _ in range(3):
-            answers = list(pool_of_threads.map(ask, asked))
-            for prompt, answer in zip(asked, answers, strict=True):
-                truth(tiny(kind), prompt, ANSWER).check(answer)
-        stats = served.stats()
-        assert stats["cached_device"] + stats["cached_host"] + stats["cached_storage"] > 0
+    all_right(tiny(kind), truth, settings, prompts(11), threads)
 
 
 @pytest.mark.parametrize("kind", ["gpt-oss", "mistral-sliding", "llama4", "gemma3", "mimo"])
