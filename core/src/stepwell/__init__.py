@@ -14,7 +14,7 @@ from stepwell.abc.storage import Storage
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.errors import AuditError, ConfigError, PluginError, StepwellError
 from stepwell.markers import hookimpl
-from stepwell.offers import Capability, Check, Context, Finding, NoConfig, Offer
+from stepwell.offers import Capability, Check, Context, Finding, Native, NoConfig, Offer
 from stepwell.types import (
     DONE,
     MISSING,
@@ -30,6 +30,7 @@ from stepwell.types import (
     PageResult,
     PageViews,
     Sampling,
+    StoredPage,
     Tier,
     TokenLogprob,
     Window,
@@ -65,6 +66,7 @@ __all__ = [
     "GroupSpec",
     "Missing",
     "ModelInfo",
+    "Native",
     "NoConfig",
     "Offer",
     "PageCopy",
@@ -93,6 +95,7 @@ __all__ = [
     "StepResult",
     "StepwellError",
     "Storage",
+    "StoredPage",
     "TableEdit",
     "TextStream",
     "Tier",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
+
+from stepwell.types import PageKey, PageViews
 
 T = TypeVar("T", covariant=True)
 
@@ -23,6 +25,14 @@ class Capability(Enum):
     """Storage: several processes may use it at once and see each other's pages."""
     EVICTS = "evicts"
     """Storage: drops pages by itself when it is full."""
+    DELETES = "deletes"
+    """Storage: a page that was deleted is gone at once."""
+    LISTS = "lists"
+    """Storage: can say which pages it holds (`Storage.scan`)."""
+    APART = "apart"
+    """Storage: its client may hold up or end the process it lives in, so core gives it a process of its own."""
+    NAMED_MEMORY = "named-memory"
+    """Storage: reaches the arena only as a named file in /dev/shm, which `ArenaView.name` names during `attach`."""
     GRAPH_SAFE = "graph-safe"
     """Dispatch: may run inside a captured graph."""
 
@@ -55,6 +65,23 @@ class Context(Protocol):
         """A folder that the offer may write to."""
 
 
+class Native(Protocol):
+    """A store's own client with nothing of ours around it: what the throughput of a storage is held against.
+
+    Each call moves one batch, from several threads at once, the fastest way that the client has; what the storage
+    checks beyond that (its own checksums, locks, fallbacks) is left out. Raises where a page was not moved.
+    """
+
+    def put(self, keys: Sequence[PageKey], pages: PageViews) -> None:
+        """Store pages under new keys."""
+
+    def get(self, keys: Sequence[PageKey], into: PageViews) -> None:
+        """Fill `into` with pages that were put."""
+
+    def close(self) -> None:
+        """Release everything, the pages included."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoConfig:
     """Settings of an offer that has none."""
@@ -73,6 +100,8 @@ class Offer(Generic[T]):
     config: type = NoConfig
     missing: Callable[[], str | None] | None = None
     provides: frozenset[Capability] = frozenset()
+    native: Callable[..., Native] | None = None
+    """Storage: `native(config, context, arena)` is the client library alone, for `stepwell bench storage`."""
 
 
 @dataclass(frozen=True, slots=True)

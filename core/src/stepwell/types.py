@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,14 @@ DONE = Done()
 MISSING = Missing()
 
 
+class StoredPage(NamedTuple):
+    """A page that a store holds."""
+
+    key: PageKey
+    nbytes: int
+    """Size of what was written under the key."""
+
+
 class ArenaView(Protocol):
     """Host memory that core owns and lends: shared, page-first, aligned for direct I/O."""
 
@@ -117,6 +125,10 @@ class ArenaView(Protocol):
     @property
     def fd(self) -> int:
         """Descriptor of the shared memory, -1 where there is none."""
+
+    @property
+    def name(self) -> str:
+        """Name of the shared memory in /dev/shm while it has one, else empty."""
 
     @property
     def memory(self) -> memoryview:

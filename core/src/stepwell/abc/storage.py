@@ -1,9 +1,9 @@
 """L3: a service or a folder that keeps pages beyond the host's memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from stepwell.types import ArenaView, PageKey, PageResult, PageViews
+from stepwell.types import ArenaView, PageKey, PageResult, PageViews, StoredPage
 
 
 class Storage(ABC):
@@ -39,7 +39,20 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, keys: Sequence[PageKey]) -> None:
-        """Forget these keys; one that is not there is no error."""
+        """Forget these keys; one that is not there is no error.
+
+        Of an offer that declares DELETES a later read finds none of them, whoever used them last. Of any other this is
+        a wish: the store may keep them until it drops them by itself.
+        """
+
+    def scan(self) -> Iterator[Sequence[StoredPage]]:
+        """Every page that the store holds of Stepwell's, in batches of any size and in no order.
+
+        For administration: `stepwell storage ls`, `du`, `verify`, `clear`. Runs beside all other calls. A page that
+        comes or goes meanwhile may or may not be among them; a key comes once. What others keep in the same place is
+        left out. Offers that declare LISTS have it; the others raise NotImplementedError.
+        """
+        raise NotImplementedError("this storage cannot list its pages")
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing
         """Release everything; the last call."""

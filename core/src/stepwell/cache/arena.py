@@ -75,6 +75,10 @@ class Arena:
         return self._fd
 
     @property
+    def name(self) -> str:
+        return ""
+
+    @property
     def memory(self) -> memoryview:
         return self._memory
 

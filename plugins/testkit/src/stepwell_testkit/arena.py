@@ -19,6 +19,7 @@ class KitArena:
     def __init__(self, page_bytes: int, count: int) -> None:
         self.page_bytes = page_bytes
         self.count = count
+        self.name = ""
         self.stride = -(-page_bytes // ALIGN) * ALIGN
         self.nbytes = self.stride * count
         self.fd = _shared(self.nbytes)
