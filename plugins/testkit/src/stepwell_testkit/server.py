@@ -108,7 +108,7 @@ class Server:
         return self
 
     def kill(self) -> None:
-        """kill -9, with all its children."""
+        """End it by SIGKILL, with all its children."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
