@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,50 +25,19 @@ from stepwell.config import Chosen, Config
 from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.engine.guard import IoLimits
+from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
 from stepwell.engine.parts import Parts
-from stepwell.errors import ConfigError, PluginError, StepwellError
+from stepwell.errors import ConfigError
 from stepwell.plugins import Plan, Registry
 from stepwell.register import hook_of
 from stepwell.resolve import resolve
 from stepwell.sizing import Load, Pools, describe, size
 from stepwell.types import GroupSpec, Tier
 
+__all__ = ["Assembly", "Place", "make", "make_storage"]
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Place:
-    """What an offer is told of where it runs; a Context."""
-
-    name: str
-    device: str
-    folder: Callable[[], Path]
-    clock: Callable[[], float] = time.monotonic
-    rank: int = 0
-    world: int = 1
-
-    @property
-    def log(self) -> logging.Logger:
-        return logging.getLogger(f"stepwell.{self.name}")
-
-    @property
-    def state_dir(self) -> Path:
-        return self.folder() / self.name
-
-
-def make(choice: Chosen, kind: type[T], place: Place) -> T:
-    """What a section's offer makes of its settings. PluginError, with the setting, where it raises or is no `kind`."""
-    where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
-    try:
-        made: object = choice.offer.make(choice.settings, place)
-    except StepwellError:
-        raise
-    except Exception as error:
-        raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
-    if not isinstance(made, kind):
-        raise PluginError(f"{where}: made a {type(made).__name__}, which is no {kind.__name__}")
-    return made
 
 
 class Assembly:
@@ -120,8 +86,10 @@ class Assembly:
         hooked = self._hooked("stepwell_events")
         cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
         self._enough(cache, runner.groups)
-        storage = self._make("storage", Storage) if "storage" in chosen else None
-        if storage is not None:
+        storage = None
+        if "storage" in chosen:
+            choice = chosen["storage"]
+            storage = make_storage(choice, self._place(choice.offer.name), settings.tiers)
             undo.callback(storage.close)
         return Parts(
             hello=self._hello(runner, cache, storage),

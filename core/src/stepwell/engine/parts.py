@@ -56,8 +56,13 @@ def open_up(parts: Parts, wake: Callable[[], None]) -> None:
         with _blamed("the runner cannot reach the host tier's memory"):
             parts.runner.pin(arena)
     if arena is not None and parts.storage is not None:
-        with _blamed("storage cannot use the host tier's memory"):
-            parts.storage.attach(arena)
+        attach_storage(parts.storage, arena)
+
+
+def attach_storage(storage: Storage, arena: Arena) -> None:
+    """Let a storage reach the host tier's memory. Raises PluginError."""
+    with _blamed("storage cannot use the host tier's memory"):
+        storage.attach(arena)
 
 
 @contextmanager
