@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from stepwell.offers import Part
 from stepwell.suggest import meant
 
 T = TypeVar("T")
@@ -101,6 +102,12 @@ def build(cls: type[T], table: Mapping[str, object]) -> T:
         # A dataclass that checks itself says `field: why`.
         head, colon, rest = str(error).partition(": ")
         raise (Misfit(f": {rest}", (head,)) if colon and head in fields else Misfit(f": {error}")) from error
+
+
+def parts_of(cls: type) -> list[str]:
+    """The fields of a dataclass that are pieces chosen by a `use` of their own."""
+    hints = typing.get_type_hints(cls)
+    return [name for name, wanted in hints.items() if get_origin(wanted) is Part]
 
 
 def guess(value: str) -> object:

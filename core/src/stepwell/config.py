@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from stepwell.coerce import Misfit, Secret, build
+from stepwell.coerce import Misfit, Secret, build, parts_of
 from stepwell.errors import ConfigError
-from stepwell.offers import Offer
+from stepwell.offers import Capability, Offer, Part, provided
 from stepwell.plugins import Registry, load
 from stepwell.settings import CORE_SECTIONS, SECTIONS
 from stepwell.shown import Shown, printed, shown_section
@@ -52,6 +52,11 @@ class Chosen:
     offer: Offer[Any]
     settings: Any
     origin: Origin
+
+    @property
+    def provides(self) -> frozenset[Capability]:
+        """What it can do with these settings."""
+        return provided(self.offer, self.settings)
 
 
 class Config:
@@ -133,11 +138,7 @@ class Config:
 
     def bind(self, section: str, cls: type[T]) -> T:
         """The section as a frozen dataclass; ConfigError for a key it does not know or a value it cannot take."""
-        inside = self._inside(section)
-        try:
-            value = build(cls, _nested({at: self._resolved(section, at, one.value) for at, one in inside.items()}))
-        except Misfit as why:
-            raise self._misfit(section, why) from why.__cause__
+        value = self._build(section, (), cls, {})
         self._bound.setdefault(section, []).append(value)
         return value
 
@@ -172,11 +173,10 @@ class Config:
                 raise ConfigError(f"{section}.use is required and not set; have {have}")
             return None
         origin = self.origin(section, "use")
-        if why := registry.why_not(kind, name):
-            raise ConfigError(f"{section}.use = {name!r} ({origin}): {why}")
-        offer = registry.offer(kind, name)
+        part = self._part(section, (), kind, registry, name)
         self._choices[section] = name, origin
-        return Chosen(section, offer, self.bind(section, offer.config), origin)
+        self._bound.setdefault(section, []).append(part.settings)
+        return Chosen(section, part.offer, part.settings, origin)
 
     def choose_runner(self, registry: Registry) -> Chosen:
         """The runner: as the config says; unset, the only one beside `sim`; `auto` falls back to `sim` with a note."""
@@ -228,14 +228,42 @@ class Config:
 
     # --- inside ---
 
+    def _part(self, section: str, at: At, kind: str, registry: Registry, name: str) -> Part[Any]:
+        """The offer `name` with its settings below `at`, and with the parts that those settings are made of."""
+        if why := registry.why_not(kind, name):
+            raise ConfigError(f"{self._place(section, (*at, 'use'), name)}: {why}")
+        offer = registry.offer(kind, name)
+        parts = {}
+        for field in parts_of(offer.config):
+            inner = (*at, field)
+            use = self._settings.get((section, *inner, "use"))
+            if use is None or not isinstance(use.value, str) or not use.value:
+                have = ", ".join(registry.offers(kind))
+                raise ConfigError(f"{'.'.join((section, *inner))}.use is required and not set; have {have}")
+            parts[field] = self._part(section, inner, kind, registry, str(use.value))
+        return Part(offer, self._build(section, at, offer.config, parts))
+
+    def _build(self, section: str, at: At, cls: type[T], parts: Mapping[str, object]) -> T:
+        """What is written below `at` as a dataclass, its parts made already."""
+        inside = self._inside(section, at)
+        flat = {key: self._resolved(section, (*at, *key), one.value) for key, one in inside.items()}
+        table = _nested({key: value for key, value in flat.items() if key[0] not in parts})
+        try:
+            return build(cls, {**table, **parts})
+        except Misfit as why:
+            raise self._misfit(section, Misfit(why.why, (*at, *why.at))) from why.__cause__
+
     def _judge(self, section: str, cls: type) -> None:
         """Bind for the errors' sake; a secret that only its reader has been given is not missed."""
         secrets = [one.value.name for one in self._inside(section).values() if isinstance(one.value, FromEnv)]
         if set(secrets) <= set(self._environment):
             self.bind(section, cls)
 
-    def _inside(self, section: str) -> Settings:
-        return {at[1:]: one for at, one in self._settings.items() if at[0] == section and at[1:] != ("use",)}
+    def _inside(self, section: str, at: At = ()) -> Settings:
+        """What is written below `at`, but for its `use`."""
+        above = (section, *at)
+        below = {full[len(above) :]: one for full, one in self._settings.items() if full[: len(above)] == above}
+        return {key: one for key, one in below.items() if key not in ((), ("use",))}
 
     def _resolved(self, section: str, at: At, value: object) -> object:
         if not isinstance(value, FromEnv):
@@ -261,10 +289,11 @@ class Config:
             known.setdefault(name, set()).update(fields)
         return next((f"{name}.{key}" for name, keys in known.items() if name != section and key in keys), None)
 
-    def _place(self, section: str, at: At) -> str:
+    def _place(self, section: str, at: At, value: str | None = None) -> str:
         path = (section, *at)
         origin = next((one.origin for full, one in self._settings.items() if full[: len(path)] == path), None)
-        return ".".join(path) + (f" ({origin})" if origin else "")
+        said = "" if value is None else f" = {value!r}"
+        return ".".join(path) + said + (f" ({origin})" if origin else "")
 
     def _known_sections(self) -> list[str]:
         return [*SECTIONS, *self._bound, *(self._registry.sections if self._registry else ())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -102,6 +102,45 @@ class Offer(Generic[T]):
     provides: frozenset[Capability] = frozenset()
     native: Callable[..., Native] | None = None
     """Storage: `native(config, context, arena)` is the client library alone, for `stepwell bench storage`."""
+
+
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A piece that another piece is made of.
+
+    A field of this type in an offer's settings is chosen as a section is, from offers of the same kind:
+    `[storage.fast] use = "file"`, with that offer's own settings beside it.
+    """
+
+    offer: Offer[T]
+    settings: object
+
+    def make(self, context: Context) -> T:
+        """The piece. Raises what its factory raises."""
+        return self.offer.make(self.settings, context)
+
+    @property
+    def provides(self) -> frozenset[Capability]:
+        """What it can do with these settings."""
+        return provided(self.offer, self.settings)
+
+
+ANY = frozenset({Capability.APART, Capability.NAMED_MEMORY, Capability.PERSISTENT})
+"""What a piece made of parts has as soon as one of them has it; all else only where each of them does."""
+
+
+def provided(offer: Offer[object], settings: object) -> frozenset[Capability]:
+    """What an offer can do with these settings: of one that is made of parts, what they can."""
+    parts = [value for value in vars_of(settings).values() if isinstance(value, Part)]
+    if not parts:
+        return offer.provides
+    each = [part.provides for part in parts]
+    return offer.provides | (frozenset.union(*each) & ANY) | (frozenset.intersection(*each) - ANY)
+
+
+def vars_of(settings: object) -> dict[str, object]:
+    """The fields of a settings object and their values."""
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepwell.coerce import Text
-from stepwell.sources import FromEnv, Origin, Settings
+from stepwell.offers import Part, vars_of
+from stepwell.sources import At, FromEnv, Origin, Settings
 
 SECRET = re.compile(r"(.*_)?(key|token|secret|password|passphrase|credentials?)")
 HIDDEN = "'***'"
@@ -31,19 +31,25 @@ def shown_section(section: str, written: Settings, bound: Sequence[object], defa
     A table or a secret is shown as it was written; anything else as the value in effect. Of a section that was not
     bound nothing says what is secret, so a text whose key sounds like one is hidden.
     """
-    values = {
-        field.name: getattr(value, field.name)
-        for value in bound
-        for field in dataclasses.fields(value)  # type: ignore[arg-type]
-    }
+    values = {at: value for one in bound for at, value in _in_effect(one)}
     lines = []
     for at, one in sorted(written.items()):
-        in_effect = len(at) == 1 and at[0] in values and not isinstance(one.value, FromEnv)
-        value = values[at[0]] if in_effect else one.value
+        in_effect = at in values and not isinstance(one.value, FromEnv)
+        value = values[at] if in_effect else one.value
         text = HIDDEN if not in_effect and _sounds_secret(at, value) else printed(value)
         lines.append(Shown(section, ".".join(at), text, str(one.origin)))
-    tops = {at[0] for at in written}
-    return lines + [Shown(section, key, printed(v), str(default)) for key, v in values.items() if key not in tops]
+    mentioned = {at[:depth] for at in written for depth in range(1, len(at) + 1)}
+    unsaid = [(at, value) for at, value in values.items() if at not in mentioned]
+    return lines + [Shown(section, ".".join(at), printed(value), str(default)) for at, value in unsaid]
+
+
+def _in_effect(settings: object, above: At = ()) -> Iterator[tuple[At, object]]:
+    """Every field with its value; of a part, those of its own settings."""
+    for name, value in vars_of(settings).items():
+        if isinstance(value, Part):
+            yield from _in_effect(value.settings, (*above, name))
+        else:
+            yield (*above, name), value
 
 
 def _sounds_secret(at: Sequence[str], value: object) -> bool:

@@ -170,6 +170,10 @@ class PageViews:
     def __getitem__(self, which: slice) -> PageViews:
         return PageViews(self.addresses[which], self.sizes, self._memory, self._start)
 
+    def take(self, which: npt.NDArray[np.int64]) -> PageViews:
+        """The pages at these places."""
+        return PageViews(self.addresses[which], self.sizes, self._memory, self._start)
+
     def buffers(self) -> list[memoryview]:
         """One writable buffer a page. Pages of several segments have no single buffer: ValueError."""
         if len(self.sizes) != 1:

@@ -79,7 +79,8 @@ def test_the_errors_of_the_conventions_word_for_word(make: Make, install: Instal
         "storage.tries (--set storage.tries): 'lots' is not of type int"
     )
     assert wrong(env={"STEPWELL_STORAGE__USE": "mooncake"}) == (
-        "storage.use = 'mooncake' ($STEPWELL_STORAGE__USE): nothing installed offers it; have memory, scratch"
+        "storage.use = 'mooncake' ($STEPWELL_STORAGE__USE): nothing installed offers it; "
+        "have memory, mirror, scratch, tiered"
     )
     assert wrong() == "storage.root is required and not set"
     assert wrong(toml="[storage]\nuse = 5") == "storage.use (site.toml:2): 5 is not of type str"

@@ -256,7 +256,7 @@ def test_b148_a_name_nobody_offers_is_blamed_on_the_plugin_that_failed(site: Sit
     )
     with pytest.raises(ConfigError) as caught:
         registry.offer("storage", "fast")
-    assert "nothing installed offers it; have memory; it may be what plugin nixl (stepwell-nixl 1.0) is broken" in str(
+    assert "nothing installed offers it; have memory, mirror, tiered; it may be what plugin nixl (stepwell-nixl 1.0) is broken" in str(
         caught.value
     )
 

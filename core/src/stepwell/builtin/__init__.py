@@ -39,10 +39,15 @@ def stepwell_prefetchers() -> Iterable[Offer[PrefetchPolicy]]:
 
 @hookimpl
 def stepwell_storages() -> Iterable[Offer[Storage]]:
-    """Storage for tests and for sharing within one process."""
+    """Storage for tests and for sharing within one process, and two storages as one."""
+    from stepwell.builtin.compose import MirrorConfig, TieredConfig, mirror, tiered
     from stepwell.builtin.memory import MemoryConfig, MemoryStorage
 
-    return [Offer("memory", MemoryStorage, MemoryConfig)]
+    return [
+        Offer("memory", MemoryStorage, MemoryConfig),
+        Offer("mirror", mirror, MirrorConfig),
+        Offer("tiered", tiered, TieredConfig),
+    ]
 
 
 @hookimpl

@@ -74,11 +74,13 @@ class Guard:
         late: Callable[[], None],
         back: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        name: str = "storage",
     ) -> None:
-        """`late()`: a call has become late; `back()`: a late call has returned."""
+        """`late()`: a call has become late; `back()`: a late call has returned. `name` says whose calls they are."""
         self._limits, self._clock = limits, clock
         self._on_late, self._on_back = late, back
-        self._log = logging.getLogger("stepwell.storage")
+        self._name = name
+        self._log = logging.getLogger(f"stepwell.{name}")
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
         # Two, so that a full disk does not keep reads away.
@@ -203,4 +205,4 @@ class Guard:
         now = self._clock()
         if now - self._warned.get(kind, -WARN_EVERY_S) >= WARN_EVERY_S:
             self._warned[kind] = now
-            self._log.warning("storage: %s; this counts as missing", text)
+            self._log.warning("%s: %s; this counts as missing", self._name, text)
