@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -57,6 +58,21 @@ def install_workspace(session: nox.Session, *more: str) -> None:
     install(session, *editable, *more)
 
 
+def install_for_tests(session: nox.Session) -> None:
+    """The workspace with what the tests of each distribution ask for: its extra `tests`, and hosts without their own."""
+    extras = [f"{folder}[tests]" if has_tests_extra(folder) else str(folder) for folder in folders()]
+    editable = [part for text in extras for part in ("--editable", text)]
+    install(session, *editable, *TEST_TOOLS)
+    for bare in sorted(ROOT.glob("plugins/*/tests/no-deps.txt")):
+        session.install("--quiet", "--no-deps", "--requirement", str(bare))
+
+
+def has_tests_extra(folder: Path) -> bool:
+    """Whether a distribution names what its tests need."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    return "tests" in project.get("optional-dependencies", {})
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff: rules and format."""
@@ -76,7 +92,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Every test, every distribution installed side by side."""
-    install_workspace(session, *TEST_TOOLS)
+    install_for_tests(session)
     session.run("pytest", *(session.posargs or ["core", "kernels", "plugins", "tests"]), env={"STEPWELL_TESTS": "1"})
 
 
