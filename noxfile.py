@@ -59,7 +59,7 @@ def install_workspace(session: nox.Session, *more: str) -> None:
 
 
 def install_for_tests(session: nox.Session) -> None:
-    """The workspace with what the tests of each distribution ask for: its extra `tests`, and hosts without their own."""
+    """The workspace with what tests ask for: each distribution's extra `tests`, and hosts without their own needs."""
     extras = [f"{folder}[tests]" if has_tests_extra(folder) else str(folder) for folder in folders()]
     editable = [part for text in extras for part in ("--editable", text)]
     install(session, *editable, *TEST_TOOLS)
