@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stepwell import Capability, Storage
-from stepwell_file import FileConfig
+from stepwell import Storage
+from stepwell_file import PROVIDES, FileConfig
 from stepwell_file.store import FileStorage
 from stepwell_testkit import KitContext, StorageKit
 
@@ -14,7 +14,7 @@ LIMIT_MIB = 24
 
 
 class TestFile(StorageKit):
-    provides = frozenset({Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED, Capability.EVICTS})
+    provides = PROVIDES
     limit_bytes = LIMIT_MIB << 20
     direct = True
 

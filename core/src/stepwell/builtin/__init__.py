@@ -15,7 +15,7 @@ from stepwell.abc.sink import Sink
 from stepwell.abc.storage import Storage
 from stepwell.abc.write import WritePolicy
 from stepwell.markers import hookimpl
-from stepwell.offers import Offer
+from stepwell.offers import Capability, Offer
 
 
 @hookimpl
@@ -44,7 +44,7 @@ def stepwell_storages() -> Iterable[Offer[Storage]]:
     from stepwell.builtin.memory import MemoryConfig, MemoryStorage
 
     return [
-        Offer("memory", MemoryStorage, MemoryConfig),
+        Offer("memory", MemoryStorage, MemoryConfig, provides=frozenset({Capability.DELETES, Capability.LISTS})),
         Offer("mirror", mirror, MirrorConfig),
         Offer("tiered", tiered, TieredConfig),
     ]

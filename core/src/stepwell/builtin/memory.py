@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from stepwell.abc.storage import Storage
 from stepwell.offers import Context
-from stepwell.types import DONE, MISSING, Failed, PageKey, PageResult, PageViews
+from stepwell.types import DONE, MISSING, Failed, PageKey, PageResult, PageViews, StoredPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ class MemoryStorage(Storage):
         with self._lock:
             for key in keys:
                 self._size -= len(self._pages.pop(key, b""))
+
+    def scan(self) -> Iterator[list[StoredPage]]:
+        with self._lock:
+            pages = list(self._pages.items())
+        yield [StoredPage(key, len(page)) for key, page in pages]
 
     def close(self) -> None:
         with self._lock:

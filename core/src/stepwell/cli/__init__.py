@@ -17,6 +17,7 @@ COMMANDS = {
     "replay": Lazy("stepwell.cli.replay:command", "Run a trace through the cache with a virtual clock."),
     "plan": Lazy("stepwell.cli.plan:command", "Say what windows save for a model, and how to size its pools."),
     "bench": Lazy("stepwell.cli.bench:bench", "Measure parts of the cache."),
+    "storage": Lazy("stepwell.cli.storage:storage", "Look after the pages that a storage holds."),
     "plugins": Lazy("stepwell.cli.plugins:plugins", "List the installed plugins and what became of each."),
     "plugin": Lazy("stepwell.cli.plugin:plugin", "Switch plugins off and on."),
     "doctor": Lazy("stepwell.cli.doctor:doctor", "Say whether a config can run, and what to mend."),

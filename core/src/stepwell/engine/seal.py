@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from stepwell.cache.arena import TRAILER_BYTES
+from stepwell.cache.arena import BLOCK, TRAILER_BYTES
 from stepwell.types import Done, Failed, PageKey, PageResult
 
 MAGIC = b"STPWLPG1"
@@ -40,6 +40,32 @@ def check(slot: memoryview, payload: int, key: PageKey) -> str | None:
     if total != xxh3_64_intdigest(slot[:payload], xxh3_64_intdigest(head)):
         return "the checksum differs"
     return None
+
+
+def inspect(slot: memoryview, key: PageKey) -> str | None:
+    """Why a slot's bytes are not the page `key`, where nobody knows how long its payload is; None if they are."""
+    wrong = [check(slot, payload, key) for payload in payloads(slot)]
+    if not wrong:
+        return "no trailer: the page is cut short, or of another format"
+    return None if None in wrong else wrong[0]
+
+
+def payloads(slot: memoryview) -> list[int]:
+    """The lengths that the payload of a slot may have: where a trailer lies that says that it lies there.
+
+    What pads a slot to whole blocks follows the trailer, so it is looked for in the last block only. Bytes of a payload
+    may look like a trailer by chance, so there can be several.
+    """
+    start = max(0, len(slot) - BLOCK - TRAILER_BYTES)
+    tail = bytes(slot[start:])
+    found: list[int] = []
+    at = tail.find(MAGIC)
+    while 0 <= at <= len(tail) - TRAILER_BYTES:
+        _, length, _ = _HEAD.unpack_from(tail, at)
+        if length == start + at:
+            found.append(length)
+        at = tail.find(MAGIC, at + 1)
+    return found
 
 
 def seal_all(slots: Sequence[memoryview], payload: int, keys: Sequence[PageKey]) -> None:

@@ -7,6 +7,13 @@ import sys
 from stepwell import Capability, Context, Offer, Storage, hookimpl
 from stepwell_file.config import FileConfig
 
+PROVIDES = frozenset(
+    {
+        *(Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED),
+        *(Capability.EVICTS, Capability.DELETES, Capability.LISTS),
+    }
+)
+
 
 def make(config: FileConfig, context: Context) -> Storage:
     """The store; its module is imported only where it is used."""
@@ -22,5 +29,4 @@ def _missing() -> str | None:
 @hookimpl
 def stepwell_storages() -> list[Offer[Storage]]:
     """The one offer."""
-    provides = frozenset({Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED, Capability.EVICTS})
-    return [Offer("file", make, FileConfig, _missing, provides)]
+    return [Offer("file", make, FileConfig, _missing, PROVIDES)]

@@ -107,6 +107,12 @@ class Catalog:
         segment.keys.append(record.key)
         segment.live += 1
 
+    def pages(self) -> list[tuple[bytes, Entry]]:
+        """All pages of all processes, as of now."""
+        with self._lock:
+            self.follow()
+            return list(self._entries.items())
+
     def forget(self, key: bytes, entry: Entry) -> bool:
         """Remove a page if it is still there; whether it was."""
         with self._lock:

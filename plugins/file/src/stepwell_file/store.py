@@ -12,10 +12,10 @@ whoever put them there, and an eviction by another process in the middle of a re
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stepwell import DONE, MISSING, Context, Failed, PageKey, PageResult, PageViews, Storage
+from stepwell import DONE, MISSING, Context, Failed, PageKey, PageResult, PageViews, Storage, StoredPage
 from stepwell_file.catalog import Catalog, Entry
 from stepwell_file.config import FileConfig
 from stepwell_file.disk import Disk, Short, transfer
@@ -29,6 +29,8 @@ from stepwell_file.space import Space
 CALL_BYTES = 4 << 20
 CALL_PAGES = 256
 """Most bytes and pages in one system call. Larger ones gain nothing, and let threads wait for the last of a batch."""
+
+SCAN_PAGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class FileStorage(Storage):
         for segment, records in touched.items():
             append_gone(self._disk, segment, records)
         self._space.sweep(touched)
+
+    def scan(self) -> Iterator[Sequence[StoredPage]]:
+        pages = self._catalog.pages()
+        for at in range(0, len(pages), SCAN_PAGES):
+            yield [StoredPage(key, entry.length) for key, entry in pages[at : at + SCAN_PAGES]]
 
     def close(self) -> None:
         self._retirer.close()
