@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 PAGES, SHARES, GIBS = ("device_pages", "host_pages"), ("device_share", "host_share"), ("device_gib", "host_gib")
 GROUP_KEYS = (*PAGES, *SHARES)
@@ -139,6 +140,10 @@ class TierSettings:
     """Most pages on their way from storage at once."""
     stuck_calls: int = 8
     """Calls beyond their deadline at which no new one is started."""
+    own_process: bool | Literal["auto"] = "auto"
+    """Whether storage runs in a process of its own, so that a client that hangs, holds everything up or crashes costs
+    hits only; `auto` where it says that its client may. A call that is away for three times `timeout_s` ends that
+    process, and another is started."""
 
     def __post_init__(self) -> None:
         for name in ("io_threads", "breaker_failures", "fetch_pages", "stuck_calls"):

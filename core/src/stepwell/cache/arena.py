@@ -6,12 +6,14 @@ So a page is one object for storage, and nothing is copied on the way there.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
+import secrets
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ BLOCK = 4096
 """What direct I/O and registration of memory want."""
 SMALL_BLOCK = 512
 """The least that direct I/O can do, for pages so small that a whole block each would be waste."""
+SHM = Path("/dev/shm")
+PREFIX = "stepwell-arena-"
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -31,18 +35,29 @@ CGROUP = Path("/sys/fs/cgroup")
 class Arena:
     """Slots of host pages; implements ArenaView. Core owns it, workers pin it, storage reads and writes it."""
 
-    def __init__(self, memory: mmap.mmap, fd: int, slots: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, memory: mmap.mmap, fd: int, slots: Sequence[tuple[int, int, int]], name: str = "") -> None:
         self._mmap = memory
         self._fd = fd
+        self._name = name
+        self._by_name = bool(name)
         self._slots = tuple(slots)
         self._memory = memoryview(memory)
         self._address = int(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
 
     @classmethod
     def create(
-        cls, groups: Sequence[GroupSpec], page_size: int, pages: Sequence[int], *, setting: str = "cache.host_pages"
+        cls,
+        groups: Sequence[GroupSpec],
+        page_size: int,
+        pages: Sequence[int],
+        *,
+        setting: str = "cache.host_pages",
+        named: bool = False,
     ) -> Arena:
-        """Memory for `pages[g]` pages of each group. Raises ConfigError, naming `setting`, if there is too little."""
+        """Memory for `pages[g]` pages of each group. Raises ConfigError, naming `setting`, if there is too little.
+
+        `named`: as a file in /dev/shm, for storage that reaches it only by that name; see `lending_name`.
+        """
         slots, nbytes = plan(groups, page_size, pages)
         free = available()
         if free is not None and nbytes > free:
@@ -50,17 +65,22 @@ class Arena:
                 f"the host tier needs {_size(nbytes)} for {sum(pages)} pages and {_size(free)} of memory are free: "
                 f"lower {setting}"
             )
-        fd = _shared(nbytes, setting)
+        name = ""
+        if named:
+            fd, name = _named(nbytes, setting)
+        else:
+            fd = _shared(nbytes, setting)
         try:
             memory = mmap.mmap(fd, nbytes) if fd >= 0 else mmap.mmap(-1, nbytes)
         except (OSError, ValueError) as error:
+            _unlink(name)
             if fd >= 0:
                 os.close(fd)
             raise ConfigError(f"the host tier's {_size(nbytes)} cannot be mapped ({error}): lower {setting}") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a wish; not every kernel has huge pages for shared memory
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return cls(memory, fd, slots)
+        return cls(memory, fd, slots, name)
 
     @property
     def address(self) -> int:
@@ -76,7 +96,27 @@ class Arena:
 
     @property
     def name(self) -> str:
-        return ""
+        return self._name
+
+    @contextmanager
+    def lending_name(self) -> Iterator[None]:
+        """While storage attaches: memory that was made with a name has it, and afterwards no more.
+
+        So nothing is left behind in /dev/shm, however this process ends. The first time it is the file itself; later
+        times, which a storage that is changed while the engine runs needs, it is a link to this process's descriptor,
+        since a file that has lost its last name cannot get another.
+        """
+        if not self._by_name:
+            yield
+            return
+        with ExitStack() as after:
+            if not self._name:
+                self._name = after.enter_context(lent_name(self._fd))
+            try:
+                yield
+            finally:
+                _unlink(self._name)
+                self._name = ""
 
     @property
     def memory(self) -> memoryview:
@@ -102,6 +142,8 @@ class Arena:
 
     def close(self) -> None:
         """Give the memory back. Where somebody still holds a view of it, it goes with the last one."""
+        _unlink(self._name)
+        self._name = ""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -150,27 +192,95 @@ def _shared(nbytes: int, setting: str) -> int:
             fd = os.memfd_create("stepwell-arena", os.MFD_CLOEXEC)
             os.ftruncate(fd, nbytes)
             return fd
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
+    if not SHM.is_dir():
         return -1
     try:
-        fd, name = tempfile.mkstemp(prefix="stepwell-arena-", dir=folder)
+        fd, name = tempfile.mkstemp(prefix=PREFIX, dir=SHM)
         os.unlink(name)  # noqa: PTH108 - nameless from here on, so that no crash leaves it behind
     except OSError as error:
-        logging.getLogger("stepwell.arena").warning(
-            "no shared memory in %s (%s): private memory is used", folder, error
-        )
+        logging.getLogger("stepwell.arena").warning("no shared memory in %s (%s): private memory is used", SHM, error)
         return -1
+    _reserve(fd, nbytes, setting)
+    return fd
+
+
+def _named(nbytes: int, setting: str) -> tuple[int, str]:
+    """A descriptor and the name of so much shared memory. Raises ConfigError where there is none."""
     try:
-        os.posix_fallocate(fd, 0, nbytes)  # a full tmpfs would otherwise kill the process at first use
+        sweep()
+        fd, name = _new_file()
+    except OSError as error:
+        raise ConfigError(
+            f"storage needs the host tier as a file in {SHM}, and none can be made there ({error.strerror}): "
+            f"mount a tmpfs of at least {_size(nbytes)} at {SHM}"
+        ) from None
+    try:
+        _reserve(fd, nbytes, setting)
+    except ConfigError:
+        _unlink(name)
+        raise
+    return fd, name
+
+
+def _new_file() -> tuple[int, str]:
+    """A file of this user alone, locked for as long as somebody has it open.
+
+    That is how a sweep tells one that is left: process ids say nothing to other containers that share /dev/shm.
+    """
+    while True:
+        name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        fd = os.open(SHM / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd, name
+        os.close(fd)  # somebody's sweep came between the two
+
+
+def sweep() -> list[str]:
+    """Remove the names of arenas whose processes are gone; which they were."""
+    gone = []
+    for path in SHM.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another user's, another sweep's, or in use
+            if path.is_symlink():
+                if path.exists():
+                    continue
+                path.unlink()
+            else:
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            gone.append(path.name)
+    return gone
+
+
+@contextmanager
+def lent_name(fd: int) -> Iterator[str]:
+    """A name in /dev/shm that leads to a descriptor of this process, for as long as this lasts."""
+    name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    (SHM / name).symlink_to(f"/proc/{os.getpid()}/fd/{fd}")
+    try:
+        yield name
+    finally:
+        _unlink(name)
+
+
+def _unlink(name: str) -> None:
+    if name:
+        with suppress(FileNotFoundError):
+            (SHM / name).unlink()
+
+
+def _reserve(fd: int, nbytes: int, setting: str) -> None:
+    """Give a file its size; a full tmpfs would otherwise kill the process at first use."""
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
         os.close(fd)
-        room = os.statvfs(folder)
+        room = os.statvfs(SHM)
         raise ConfigError(
-            f"the host tier needs {_size(nbytes)} of shared memory and {folder} has "
-            f"{_size(room.f_bavail * room.f_frsize)} ({error.strerror}): lower {setting} or enlarge {folder}"
+            f"the host tier needs {_size(nbytes)} of shared memory and {SHM} has "
+            f"{_size(room.f_bavail * room.f_frsize)} ({error.strerror}): lower {setting} or enlarge {SHM}"
         ) from None
-    return fd
 
 
 def _size(nbytes: int) -> str:

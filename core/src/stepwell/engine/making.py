@@ -12,9 +12,13 @@ from typing import TypeVar
 from stepwell.abc.storage import Storage
 from stepwell.config import Chosen
 from stepwell.errors import PluginError, StepwellError
+from stepwell.offers import Capability, provided
 from stepwell.settings import TierSettings
 
 T = TypeVar("T")
+
+STUCK = 3.0
+"""A call that is away for so many times `tiers.timeout_s` ends the process that it is in."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,24 @@ def make(choice: Chosen, kind: type[T], place: Place) -> T:
     return made
 
 
-def make_storage(choice: Chosen, place: Place, tiers: TierSettings) -> Storage:
-    """The chosen storage, in this process or in one of its own; both are attached by `parts.attach_storage`."""
+def make_storage(choice: Chosen, place: Place, tiers: TierSettings, *, shared: bool = True) -> Storage:
+    """The chosen storage, in this process or in one of its own, as it asks for and `tiers.own_process` says.
+
+    `parts.attach_storage` attaches it. `shared`: whether the host tier's memory can be mapped by another process.
+    """
+    apart = tiers.own_process
+    if apart == "auto":
+        apart = Capability.APART in provided(choice.offer, choice.settings)
+    if apart and not shared:
+        place.log.warning(
+            "%s.use = %r runs in this process, since the host tier's memory cannot be shared on this machine",
+            choice.section,
+            choice.offer.name,
+        )
+        apart = False
+    if apart:
+        # Asked for here, since that module needs the two above in the process that it starts.
+        from stepwell.engine.apart.client import ApartStorage
+
+        return ApartStorage(choice, place, limit_s=STUCK * tiers.timeout_s)
     return make(choice, Storage, place)  # type: ignore[type-abstract]

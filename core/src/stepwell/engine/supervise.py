@@ -230,23 +230,23 @@ class Supervisor:
             return
         self._close_report(running)
         if not said:
-            raise ChildFailed(f"{running.child.name} {_ending(running.process.wait())} before it was ready")
+            raise ChildFailed(f"{running.child.name} {ending(running.process.wait())} before it was ready")
         report = msgspec.json.decode(said, type=Report)
         if report.error is not None:
             raise ConfigError(report.error) if report.config else ChildFailed(f"{running.child.name}: {report.error}")
 
     def _revive(self, running: _Running) -> None:
-        child, ending = running.child, _ending(running.process.returncode)
+        child, how = running.child, ending(running.process.returncode)
         if not child.restart:
-            raise ChildFailed(f"{child.name} {ending}")
+            raise ChildFailed(f"{child.name} {how}")
         while self._stop is None:
             now = self._clock()
             running.starts = [at for at in running.starts if now - at < self._window_s]
             if len(running.starts) > self._restarts:
                 raise ChildFailed(
-                    f"{child.name} {ending} and was restarted {self._restarts} times in {self._window_s:g} s"
+                    f"{child.name} {how} and was restarted {self._restarts} times in {self._window_s:g} s"
                 )
-            self._log.error("%s %s; restarting it", child.name, ending)
+            self._log.error("%s %s; restarting it", child.name, how)
             self._sleep(min(5.0, 0.1 * 2 ** len(running.starts)))
             if self._stop is not None:
                 return
@@ -258,7 +258,7 @@ class Supervisor:
                 self._await_ready(running)
                 return
             except ChildFailed as error:
-                ending = f"failed again ({error})"
+                how = f"failed again ({error})"
                 running.process.kill()
                 running.process.wait()
                 self._close_report(running)
@@ -286,5 +286,6 @@ class Supervisor:
         return fd in readable
 
 
-def _ending(status: int) -> str:
+def ending(status: int) -> str:
+    """How a process ended, by its status as `subprocess` gives it."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

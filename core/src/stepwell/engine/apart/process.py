@@ -1,0 +1,211 @@
+"""One process of a storage, from the side of the engine: started, spoken with on lines, and known to be dead."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import IO
+
+import msgspec
+
+from stepwell.config import Chosen
+from stepwell.engine.apart import wire
+from stepwell.engine.apart.child import CLOSE, LOG_MARK, LOG_NEWLINE, NEW_LINE, Memory, PlaceText, Start
+from stepwell.engine.apart.wire import Line, Verb, Word
+from stepwell.engine.making import Place
+from stepwell.engine.supervise import ending
+from stepwell.errors import PluginError, StepwellError
+from stepwell.types import ArenaView
+
+START_S = 120.0
+"""How long making a storage, or registering the arena, may take at most."""
+MOST_GROUPS = 64
+MOST_LINES = 200
+"""Of what a process prints, a second."""
+
+
+class Gone(Exception):
+    """The process ended, for the reason that this says, and so did what was under way in it."""
+
+
+def sealed(choice: Chosen, place: Place) -> bytes:
+    """What a process needs to make the storage. PluginError where it cannot travel."""
+    folder, no_folder = None, ""
+    try:
+        folder = place.folder()
+    except StepwellError as error:
+        no_folder = str(error)
+    try:
+        return pickle.dumps((choice, PlaceText(place.name, place.device, place.rank, place.world, folder, no_folder)))
+    except Exception as error:
+        raise PluginError(
+            f"{choice.section}.use = {choice.offer.name!r} ({choice.origin}) cannot run in a process of its own, since "
+            f"its factory or settings have no name there ({error}): set tiers.own_process = false"
+        ) from None
+
+
+class Process:
+    """A process with a storage in it. Calls from any thread; a line serves one at a time."""
+
+    def __init__(self, name: str, made_of: bytes) -> None:
+        """Start it. It ends with the thread that does this, or with this process."""
+        self.name = name
+        self._lock = threading.Lock()
+        self._idle: list[Line] = []
+        self._deadlines: dict[Line, float] = {}
+        self._end, theirs = socket.socketpair()
+        argv = [sys.executable, "-P", "-m", "stepwell.engine.apart"]
+        argv += ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+        try:
+            # A session of its own: Ctrl-C reaches the engine alone, which then ends this in order.
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._end.close()
+            raise PluginError(f"storage {name!r} cannot have a process of its own: {error}") from None
+        finally:
+            theirs.close()
+        assert self._process.stdout is not None
+        reader = threading.Thread(target=_listen, args=(name, self._process.stdout), daemon=True, name="stepwell.logs")
+        reader.start()
+        self._control = Line(self._end)
+        self._made_of = made_of
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def make(self) -> None:
+        """Have it make the storage. Raises what that raises, Gone where the process ends over it."""
+        self._end.settimeout(START_S)
+        level = logging.getLogger("stepwell").getEffectiveLevel()
+        start = msgspec.msgpack.encode(Start(list(sys.path), level, self._made_of))
+        try:
+            self._control.send(Verb.START, 0, 0, start)
+            word, _, _, body = self._control.receive()
+        except TimeoutError:
+            self.kill()
+            raise Gone(f"was not ready within {START_S:g} s") from None
+        except (OSError, EOFError):
+            raise Gone(f"{self.kill()} before it was ready") from None
+        if word == Word.ERROR:
+            error = wire.error_of(body)
+            self.kill()
+            raise error
+
+    def attach(self, arena: ArenaView, name: str) -> None:
+        """Have it map and register the arena. Raises what that raises, Gone where the process ends over it."""
+        slots = []
+        with suppress(LookupError):
+            for group in range(MOST_GROUPS):
+                slots.append(arena.slots(group))
+        said = msgspec.msgpack.encode(Memory(arena.nbytes, name, slots))
+        line = self.take(arena.fd)
+        word, _, body = self.ask(line, START_S, Verb.ATTACH, 0, 0, said)
+        self.give(line)
+        if word == Word.ERROR:
+            raise wire.error_of(body)
+
+    def take(self, arena_fd: int = -1) -> Line:
+        """A line that nobody uses. Gone where the process has ended."""
+        if arena_fd < 0:
+            with suppress(IndexError):
+                return self._idle.pop()
+        fds = [] if arena_fd < 0 else [arena_fd]
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._lock:
+                socket.send_fds(self._end, [NEW_LINE], [theirs.fileno(), *fds])
+        except OSError:
+            ours.close()
+            raise Gone(self.kill()) from None
+        return Line(ours)
+
+    def give(self, line: Line) -> None:
+        """Take a line back on which nothing is under way."""
+        self._idle.append(line)
+
+    def ask(
+        self, line: Line, limit_s: float, verb: Verb, count: int, segments: int, *parts: bytes
+    ) -> tuple[int, int, memoryview]:
+        """One question; its answer (word, count, body) stays until the line is given back or asked again.
+
+        Gone where the process ends meanwhile: then nothing in it moves any more, whatever it was about to do.
+        """
+        self._deadlines[line] = time.monotonic() + limit_s
+        try:
+            line.send(verb, count, segments, *parts)
+            word, entries, _, body = line.receive()
+        except (OSError, EOFError):
+            raise Gone(self.kill()) from None
+        finally:
+            del self._deadlines[line]
+        return word, entries, body
+
+    def overdue(self, now: float) -> bool:
+        """Whether a call has outlived its limit."""
+        return any(limit < now for limit in list(self._deadlines.values()))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def close(self, wait_s: float) -> None:
+        """Have it close the storage and end; kill it where it does not in time. Raises what closing raised."""
+        self._end.settimeout(wait_s)
+        error = None
+        with suppress(OSError, EOFError):
+            self._end.sendall(CLOSE)
+            word, _, _, body = self._control.receive()
+            error = wire.error_of(body) if word == Word.ERROR else None
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+        self.kill()
+        if error is not None:
+            raise error
+
+    def kill(self) -> str:
+        """End it, wait until it has, and say how it ended. Blocks as long as the kernel holds it."""
+        self._process.kill()
+        status = self._process.wait()
+        with self._lock:
+            self._end.close()
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().close()
+        for line in list(self._deadlines):
+            line.end()
+        return ending(status)
+
+
+def _listen(name: str, output: IO[bytes]) -> None:
+    """Pass on what a process logs and prints, though not a flood of it."""
+    plain = logging.getLogger(f"stepwell.{name}")
+    second, lines = 0, 0
+    with output:
+        for raw in output:
+            now = int(time.monotonic())
+            second, lines = (now, 1) if now != second else (second, lines + 1)
+            if lines > MOST_LINES:
+                continue
+            printed, mark, record = raw.decode(errors="replace").rstrip("\n").partition(LOG_MARK)
+            if printed:
+                plain.info("%s", printed)
+            if mark:
+                level, logger, text = record.split(" ", 2)
+                logging.getLogger(logger).log(int(level), "%s", text.replace(LOG_NEWLINE, "\n"))
