@@ -29,6 +29,7 @@ from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
 from stepwell.engine.parts import Parts
 from stepwell.errors import ConfigError
+from stepwell.offers import Capability, provided
 from stepwell.plugins import Plan, Registry
 from stepwell.register import hook_of
 from stepwell.resolve import resolve
@@ -78,7 +79,9 @@ class Assembly:
         arena = None
         if any(pools.host):
             setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
-            arena = Arena.create(runner.groups, settings.cache.page_size, pools.host, setting=setting)
+            arena = Arena.create(
+                runner.groups, settings.cache.page_size, pools.host, setting=setting, named=self._by_name()
+            )
             undo.callback(arena.close)
         sinks = [self._make("sink", Sink)] if "sink" in chosen else []
         for sink in sinks:
@@ -89,7 +92,8 @@ class Assembly:
         storage = None
         if "storage" in chosen:
             choice = chosen["storage"]
-            storage = make_storage(choice, self._place(choice.offer.name), settings.tiers)
+            shared = arena is None or arena.fd >= 0
+            storage = make_storage(choice, self._place(choice.offer.name), settings.tiers, shared=shared)
             undo.callback(storage.close)
         return Parts(
             hello=self._hello(runner, cache, storage),
@@ -108,6 +112,11 @@ class Assembly:
             on_stop=self.registry.stopping,
             summary=self._summary(runner, pools),
         )
+
+    def _by_name(self) -> bool:
+        """Whether storage reaches the host tier's memory only by its name."""
+        choice = self.resolved.chosen.get("storage")
+        return choice is not None and Capability.NAMED_MEMORY in provided(choice.offer, choice.settings)
 
     # --- pieces ------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def open_up(parts: Parts, wake: Callable[[], None]) -> None:
 
 def attach_storage(storage: Storage, arena: Arena) -> None:
     """Let a storage reach the host tier's memory. Raises PluginError."""
-    with _blamed("storage cannot use the host tier's memory"):
+    with _blamed("storage cannot use the host tier's memory"), arena.lending_name():
         storage.attach(arena)
 
 

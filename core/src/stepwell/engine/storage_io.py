@@ -19,6 +19,7 @@ from stepwell.cache.arena import Arena
 from stepwell.cache.cache import FetchOp, FetchPlan, StoreOp
 from stepwell.engine import seal
 from stepwell.engine.actions import FetchEnded, FetchMoved, Queried, StoreEnded
+from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.breaker import State
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.engine.lanes import Lanes
@@ -112,7 +113,10 @@ class StorageIO:
 
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics."""
-        return {f"storage_{name}": value for name, value in self._guard.values().items()}
+        values = self._guard.values()
+        if isinstance(self._storage, ApartStorage):
+            values |= self._storage.values()
+        return {f"storage_{name}": value for name, value in values.items()}
 
     def close(self, wait_s: float = 5.0) -> bool:
         """Start nothing more, wait for what is under way, close the backend.
@@ -123,6 +127,10 @@ class StorageIO:
         self._guard.close()
         self._lanes.close(wait_s)
         left = self._guard.close()
+        if left and isinstance(self._storage, ApartStorage):
+            self._storage.end()
+            self._lanes.close(wait_s)
+            left = self._guard.close()
         if left:
             self._log.warning("storage is left open: %d calls have not returned", left)
             return False

@@ -132,19 +132,28 @@ class ApartStorage(Storage):
             raise Lost(f"its process {how}") from None
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            process, self._process, starting = self._process, None, self._starting
-        self._nudge.set()
+        process = self._last()
         try:
-            if starting is not None:
-                starting.kill()
             if process is not None:
                 process.close(CLOSE_S)
         finally:
             self._keeper.join(CLOSE_S)
+
+    def end(self) -> None:
+        """Instead of `close`, where calls do not return: they do now, since the process is killed."""
+        process = self._last()
+        if process is not None:
+            process.kill()
+
+    def _last(self) -> Process | None:
+        """Start no further process; answers the one that can be asked, and nobody can from now on."""
+        with self._lock:
+            self._closed = True
+            process, self._process, starting = self._process, None, self._starting
+        self._nudge.set()
+        if starting is not None:
+            starting.kill()
+        return process
 
     # --- one call ------------------------------------------------------------------------------------------------
 
