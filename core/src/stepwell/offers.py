@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from stepwell.types import PageKey, PageViews
 
@@ -129,13 +129,23 @@ ANY = frozenset({Capability.APART, Capability.NAMED_MEMORY, Capability.PERSISTEN
 """What a piece made of parts has as soon as one of them has it; all else only where each of them does."""
 
 
+@runtime_checkable
+class Providing(Protocol):
+    """Settings on which depends what an offer can do."""
+
+    @property
+    def provides(self) -> frozenset[Capability]:
+        """What it can do with these settings, besides what the offer declares."""
+
+
 def provided(offer: Offer[object], settings: object) -> frozenset[Capability]:
     """What an offer can do with these settings: of one that is made of parts, what they can."""
+    declared = offer.provides | (settings.provides if isinstance(settings, Providing) else frozenset())
     parts = [value for value in vars_of(settings).values() if isinstance(value, Part)]
     if not parts:
-        return offer.provides
+        return declared
     each = [part.provides for part in parts]
-    return offer.provides | (frozenset.union(*each) & ANY) | (frozenset.intersection(*each) - ANY)
+    return declared | (frozenset.union(*each) & ANY) | (frozenset.intersection(*each) - ANY)
 
 
 def vars_of(settings: object) -> dict[str, object]:
