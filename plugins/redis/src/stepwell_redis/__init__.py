@@ -17,7 +17,7 @@ def make(config: RedisConfig, context: Context) -> Storage:
 
 def native(config: RedisConfig, context: Context, arena: ArenaView) -> Native:
     """The client library alone."""
-    from stepwell_redis.native import RedisNative
+    from stepwell_redis.alone import RedisNative
 
     return RedisNative(config)
 

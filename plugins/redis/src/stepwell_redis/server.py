@@ -43,8 +43,10 @@ def check(config: RedisConfig, log: logging.Logger) -> None:
     pool = pool_of(config, min(config.timeout_s, START_S))
     client = redis.Redis(connection_pool=pool)
     try:
-        client.exists(config.prefix)
         facts = _facts(client)
+        if facts.get("cluster_enabled") == 1:
+            raise ConfigError(f"storage.url: the server at {config.place} is in cluster mode; name one that is not")
+        client.exists(config.prefix)
     except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
         raise ConfigError(
             f"storage.password: the server at {config.place} does not let us in ({error}); set storage.username and"
@@ -61,8 +63,6 @@ def check(config: RedisConfig, log: logging.Logger) -> None:
         ) from None
     finally:
         pool.disconnect()
-    if facts.get("cluster_enabled") in (1, "1"):
-        raise ConfigError(f"storage.url: the server at {config.place} is in cluster mode; name a server that is not")
     if facts.get("maxmemory_policy") == "noeviction" and facts.get("maxmemory"):
         log.warning(
             "the server at %s keeps all it has when it is full, and pages then fail to be written; set its"
@@ -74,6 +74,6 @@ def check(config: RedisConfig, log: logging.Logger) -> None:
 def _facts(client: redis.Redis) -> dict[str, object]:
     """What the server says of itself, where we may ask."""
     try:
-        return {**client.info("cluster"), **client.info("memory")}
-    except ResponseError:
+        return {**client.info("cluster"), **client.info("memory")}  # type: ignore[dict-item]
+    except NoPermissionError:
         return {}
