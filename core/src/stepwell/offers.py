@@ -29,6 +29,8 @@ class Capability(Enum):
     """Storage: a page that was deleted is gone at once."""
     LISTS = "lists"
     """Storage: can say which pages it holds (`Storage.scan`)."""
+    CHECKS = "checks"
+    """Storage: never hands out bytes other than those that were written; it sums them up itself."""
     APART = "apart"
     """Storage: its client may hold up or end the process it lives in, so core gives it a process of its own."""
     NAMED_MEMORY = "named-memory"
