@@ -28,6 +28,7 @@ class Folder:
 def simple(cls):
     return Offer("subject", lambda config, context: cls())
 
+FILES = Capability.PERSISTENT, Capability.SHARED, Capability.DELETES, Capability.LISTS
 def files(cls, *provides):
     return Offer("subject", lambda config, context: cls(config.root / "pages"), Folder, provides=frozenset(provides))
 
@@ -68,8 +69,8 @@ def test_right_offers_conform(run):
         "'retain', simple(retention.Ends), NoConfig()",
         "'schedule', simple(schedule.Longest), NoConfig()",
         "'dispatch', ranks, NoConfig()",
-        "'storage', simple(storage.Memory), NoConfig()",
-        "'storage', files(storage.Files, Capability.PERSISTENT, Capability.SHARED), Folder",
+        "'storage', simple(storage.Plain), NoConfig()",
+        "'storage', files(storage.Files, *FILES), Folder",
     )
     assert done.status == 0, done.text
     assert done.text.count(" passed") == 7

@@ -6,38 +6,51 @@ import ctypes
 import mmap
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from stepwell import PageViews
 
 ALIGN = 4096
+SHM = Path("/dev/shm")
 
 
 class KitArena:
-    """Host memory of `count` slots of one group, as core would lend it (a `stepwell.ArenaView`)."""
+    """Host memory of `count` slots of one group, as core would lend it (a `stepwell.ArenaView`).
 
-    def __init__(self, page_bytes: int, count: int) -> None:
+    A `named` one has a name in /dev/shm until `unname`.
+    """
+
+    def __init__(self, page_bytes: int, count: int, *, named: bool = False) -> None:
         self.page_bytes = page_bytes
         self.count = count
-        self.name = ""
         self.stride = -(-page_bytes // ALIGN) * ALIGN
         self.nbytes = self.stride * count
-        self.fd = _shared(self.nbytes)
+        self.fd, self.name = _named(self.nbytes) if named else (_shared(self.nbytes), "")
         self._map = mmap.mmap(self.fd, self.nbytes)
         self.memory = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
+    def unname(self) -> None:
+        """Take its name away: from now on only those have it that opened it."""
+        if self.name:
+            (SHM / self.name).unlink()
+            self.name = ""
+
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
+            self.unname()
 
     def slots(self, group: int) -> tuple[int, int, int]:
         """(offset of slot 0, stride, payload bytes) of the only group."""
         return 0, self.stride, self.page_bytes
 
-    def views(self, slots: Sequence[int]) -> PageViews:
-        """The pages in these slots."""
-        return PageViews.of(self.memory, self.address, [slot * self.stride for slot in slots], self.page_bytes)
+    def views(self, slots: Sequence[int], size: int = 0) -> PageViews:
+        """The pages in these slots; of another size than the arena's where `size` says so."""
+        starts = [slot * self.stride for slot in slots]
+        return PageViews.of(self.memory, self.address, starts, size or self.page_bytes)
 
     def fill(self, slot: int, data: bytes) -> None:
         """Put the bytes of a page into a slot."""
@@ -58,13 +71,17 @@ class KitArena:
         ctypes.memset(self.address, byte, self.nbytes)
 
 
+def _named(nbytes: int) -> tuple[int, str]:
+    fd, path = tempfile.mkstemp(prefix="stepwell-kit-", dir=SHM)
+    os.ftruncate(fd, nbytes)
+    return fd, Path(path).name
+
+
 def _shared(nbytes: int) -> int:
     if sys.platform == "linux":
         fd = os.memfd_create("stepwell-kit")
     else:
-        from tempfile import TemporaryFile
-
-        with TemporaryFile() as file:
+        with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, nbytes)
     return fd

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-import select
+import selectors
 import signal
 import time
 import traceback
@@ -36,13 +36,15 @@ class Child:
     def hear(self, turns: int) -> None:
         """Wait until the child has told `turns` times."""
         end = time.monotonic() + LIMIT_S
-        while turns > 0:
-            ready, _, _ = select.select([self._ticks], [], [], max(0.0, end - time.monotonic()))
-            got = len(os.read(self._ticks, turns)) if ready else 0
-            if got == 0:
-                self.finish()
-                pytest.fail("the child process ended, or went silent, before it was expected to")
-            turns -= got
+        with selectors.DefaultSelector() as ticks:  # not select(), which knows descriptors below 1024 only
+            ticks.register(self._ticks, selectors.EVENT_READ)
+            while turns > 0:
+                ready = ticks.select(max(0.0, end - time.monotonic()))
+                got = len(os.read(self._ticks, turns)) if ready else 0
+                if got == 0:
+                    self.finish()
+                    pytest.fail("the child process ended, or went silent, before it was expected to")
+                turns -= got
 
     def alive(self) -> bool:
         """Whether it still runs."""

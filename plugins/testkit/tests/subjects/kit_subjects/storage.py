@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from stepwell import DONE, MISSING, Failed, Storage
+from stepwell import DONE, MISSING, Failed, Storage, StoredPage
 
 
 class Memory(Storage):
@@ -30,6 +31,12 @@ class Memory(Storage):
     def delete(self, keys):
         for key in keys:
             self.pages.pop(key, None)
+
+    def scan(self):
+        with self.lock:
+            held = [StoredPage(key, len(page)) for key, page in self.pages.items()]
+        for at in range(0, len(held), 100):
+            yield held[at : at + 100]
 
     def read_one(self, key, out):
         page = self.pages.get(key)
@@ -71,6 +78,12 @@ class Files(Storage):
         for key in keys:
             self.path(key).unlink(missing_ok=True)
 
+    def scan(self):
+        for path in list(self.root.iterdir()):
+            with suppress(FileNotFoundError):
+                if not path.suffix:
+                    yield [StoredPage(bytes.fromhex(path.name), path.stat().st_size)]
+
     def read_one(self, path, out):
         try:
             with path.open("rb", buffering=0) as file:
@@ -87,6 +100,15 @@ class Files(Storage):
             part.unlink(missing_ok=True)
             return Failed(str(error))
         return DONE
+
+
+class Plain(Memory):
+    """Can do nothing beyond what every storage must: it keeps what it is asked to delete, and lists nothing."""
+
+    scan = Storage.scan
+
+    def delete(self, keys):
+        pass
 
 
 # --- one fault each ------------------------------------------------------------------------------------------------

@@ -1,0 +1,5 @@
+"""The kit of storages."""
+
+from stepwell_testkit.storage.kit import StorageKit
+
+__all__ = ["StorageKit"]
