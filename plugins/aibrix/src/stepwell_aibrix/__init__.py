@@ -17,7 +17,7 @@ def make(config: AibrixConfig, context: Context) -> Storage:
 
 def native(config: AibrixConfig, context: Context, arena: ArenaView) -> Native:
     """The connector alone."""
-    from stepwell_aibrix.native import AibrixNative
+    from stepwell_aibrix.bare import AibrixNative
 
     return AibrixNative(config, arena)
 
