@@ -1,0 +1,147 @@
+"""A real master and real segments, in a network of their own.
+
+Mooncake's clients listen on all addresses whatever they are told, so where the tests may (as root, on Linux), the
+thread that runs them enters a network namespace that has nothing but loopback; threads and processes inherit it.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from stepwell_mooncake import MooncakeConfig, make
+from stepwell_mooncake.store import MooncakeStorage
+from stepwell_mooncake.wheel import missing
+from stepwell_testkit import KitContext
+from stepwell_testkit.server import Server, lacking
+
+CLONE_NEWNET = 0x40000000
+SEGMENT_MIB = 64
+LEASE_MS = 100
+CLIENT_TTL_S = 3
+"""After which the master lets go of a segment whose process is gone."""
+Opened = Callable[..., MooncakeStorage]
+Owners = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def own_network() -> Iterator[int]:
+    """A descriptor of a network namespace with loopback only; -1 where none can be made."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    if libc.unshare(CLONE_NEWNET) != 0:
+        os.close(before)
+        yield -1
+        return
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    libc.setns(before, CLONE_NEWNET)
+    yield own
+    os.close(own)
+    os.close(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def inside(own_network: int) -> Iterator[None]:
+    if own_network < 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    libc.setns(own_network, CLONE_NEWNET)
+    yield
+    libc.setns(before, CLONE_NEWNET)
+    os.close(before)
+
+
+def healthy(port: int) -> bool:
+    with suppress(OSError, HTTPException, ValueError):
+        connection = HTTPConnection("127.0.0.1", port, timeout=1)
+        connection.request("GET", "/health")
+        return bool(json.loads(connection.getresponse().read()).get("service_ready"))
+    return False
+
+
+def make_master(folder: Path, *options: str, lease_ms: int = LEASE_MS) -> Server:
+    reason = missing()
+    if reason is not None:
+        lacking(reason)
+    spec = find_spec("mooncake")
+    assert spec is not None and spec.submodule_search_locations
+    program = str(Path(spec.submodule_search_locations[0]) / "mooncake_master")
+
+    def command(ports: tuple[int, ...]) -> list[str]:
+        rpc, metrics = ports
+        where = [f"--rpc_port={rpc}", "--metrics_host=127.0.0.1", f"--metrics_port={metrics}", "--logtostderr=true"]
+        bounds = [f"--default_kv_lease_ttl={lease_ms}", f"--client_ttl={CLIENT_TTL_S}"]
+        return [program, "--rpc_address=127.0.0.1", *where, *bounds, *options]
+
+    return Server(command, folder, ports=2, ready=lambda ports: healthy(ports[1]))
+
+
+def make_owner(folder: Path, master: Server, mib: int = SEGMENT_MIB, *offload: str) -> Server:
+    marker = folder / f"owner-{master.port}-{mib}"
+
+    def command(ports: tuple[int, ...]) -> list[str]:
+        marker.unlink(missing_ok=True)
+        owner = str(Path(__file__).with_name("owner.py"))
+        return [sys.executable, owner, f"127.0.0.1:{master.port}", str(mib), str(marker), *offload]
+
+    return Server(command, folder, ready=lambda ports: marker.exists())
+
+
+@pytest.fixture(scope="module")
+def master(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with make_master(tmp_path_factory.mktemp("master")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def owner(master: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The process that has the only segment."""
+    with make_owner(tmp_path_factory.mktemp("owner"), master) as server:
+        yield server
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Iterator[Owners]:
+    """Starts owners of segments; they end with the test."""
+    with ExitStack() as servers:
+        yield lambda master, *options: servers.enter_context(make_owner(tmp_path, master, *options))
+
+
+@pytest.fixture
+def masters(tmp_path: Path) -> Iterator[Owners]:
+    """Starts masters; they end with the test."""
+    with ExitStack() as servers:
+        yield lambda *options, **more: servers.enter_context(make_master(tmp_path, *options, **more))
+
+
+def table(master: Server, **settings: object) -> dict[str, object]:
+    """The `[storage]` table that belongs to a master."""
+    at = {"master": f"127.0.0.1:{master.ports[0]}", "metrics": f"127.0.0.1:{master.ports[1]}"}
+    return {**at, "rpc_timeout_s": 1.0, "transfer_timeout_s": 1.0, **settings}
+
+
+@pytest.fixture
+def opened(context: KitContext) -> Iterator[Opened]:
+    """Opens storages at a master; they are closed with the test."""
+    stores: list[MooncakeStorage] = []
+
+    def make_one(master: Server, **settings: object) -> MooncakeStorage:
+        store = make(MooncakeConfig(**table(master, **settings)), context)  # type: ignore[arg-type]
+        assert isinstance(store, MooncakeStorage)
+        stores.append(store)
+        return store
+
+    yield make_one
+    for store in stores:
+        store.close()
