@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _made(start: Start) -> Storage:
     sys.path[:] = start.path
-    logging.basicConfig(level=start.level, handlers=[ToParent()])
+    logging.basicConfig(level=start.level, format="%(message)s", handlers=[ToParent()])
     choice, where = pickle.loads(start.made_of)
     assert isinstance(choice, Chosen) and isinstance(where, PlaceText)
     return make(choice, Storage, where.place())  # type: ignore[type-abstract]

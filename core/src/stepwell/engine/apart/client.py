@@ -97,7 +97,9 @@ class ApartStorage(Storage):
             self._there().attach(arena, arena.name)
         except Gone as how:
             self._arena = None
-            raise PluginError(f"{self._where}: its process {how} over the host tier's memory") from None
+            raise PluginError(
+                f"{self._where}: its process {how}, so it cannot register the host tier's memory"
+            ) from None
         except BaseException:
             self._arena = None
             raise
@@ -137,6 +139,7 @@ class ApartStorage(Storage):
             if process is not None:
                 process.close(CLOSE_S)
         finally:
+            self._nudge.set()
             self._keeper.join(CLOSE_S)
 
     def end(self) -> None:
@@ -246,11 +249,11 @@ class ApartStorage(Storage):
         return process
 
     def _watch(self, process: Process) -> None:
-        """Until it is dead, by whatever cause."""
-        while process.alive and not self._closed:
+        """Until it is dead, by whatever cause: it would not outlive this thread."""
+        while process.alive:
             self._nudge.wait(min(WATCH_S, self._limit_s / 4))
             self._nudge.clear()
-            if process.overdue(time.monotonic()):
+            if process.overdue(time.monotonic()) and not self._closed:
                 self.stuck += 1
                 self._log.warning("storage: a call has not returned for %g s; its process is killed", self._limit_s)
                 process.kill()

@@ -167,9 +167,9 @@ class Process:
 
     def close(self, wait_s: float) -> None:
         """Have it close the storage and end; kill it where it does not in time. Raises what closing raised."""
-        self._end.settimeout(wait_s)
         error = None
         with suppress(OSError, EOFError):
+            self._end.settimeout(wait_s)
             self._end.sendall(CLOSE)
             word, _, _, body = self._control.receive()
             error = wire.error_of(body) if word == Word.ERROR else None
