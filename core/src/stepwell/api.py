@@ -25,7 +25,7 @@ from stepwell.config import Config, environment
 from stepwell.engine.answer import Answer, Completion, RequestFailed
 from stepwell.engine.client import Outputs
 from stepwell.engine.local import LocalClient, LocalEngine
-from stepwell.engine.messages import Output
+from stepwell.engine.messages import Hello, Output
 from stepwell.errors import ConfigError
 from stepwell.schedule.request import Request
 from stepwell.types import Sampling
@@ -154,7 +154,6 @@ class Engine:
         self._local = LocalEngine(assembly.parts)
         self._client = LocalClient(self._local)
         self._closing = weakref.finalize(self, self._local.close)
-        self.hello = self._local.hello
         self.summary = tuple(self._local.summary)
         """What was put together, a line each."""
 
@@ -170,6 +169,11 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def hello(self) -> Hello:
+        """What the engine says of itself: model, context, page size, and whether storage is attached."""
+        return self._local.hello
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -234,6 +238,32 @@ class Engine:
     def audit(self) -> None:
         """Prove that every page has exactly one owner. Raises StepwellError with the first that has not."""
         self._local.control("audit")
+
+    def storage(self) -> dict[str, object]:
+        """Which storage is attached, its settings without secrets, its health, and counters over all there were."""
+        return self._local.control("storage")
+
+    def attach_storage(self, *, replace: bool = False, **table: object) -> dict[str, object]:
+        """Attach a storage while requests go on: `attach_storage(use="file", path="/mnt/pages")`, a `[storage]` table.
+
+        Answers as `storage`. ConfigError: a wrong setting, or the storage could not be made; all is as it was then.
+        Conflict: one is attached already and `replace` is not set, or another change is under way.
+        """
+        return self._local.control("storage.attach", None, {**table, "replace": replace})
+
+    def detach_storage(self) -> dict[str, object]:
+        """Let go of the storage while requests go on; device and host keep their pages. Conflict: there is none.
+
+        What is in flight gets a few seconds. `late_calls` in the answer still hang, and hold their pages until they
+        return.
+        """
+        return self._local.control("storage.detach", None)
+
+    def clear_storage(self) -> int:
+        """Delete all of Stepwell's pages in the storage; answers how many. Conflict: it cannot list them."""
+        cleared = self._local.control("storage.clear", None)["cleared"]
+        assert isinstance(cleared, int)
+        return cleared
 
     def drain(self, timeout_s: float | None = None) -> None:
         """Refuse further requests and wait until all is answered, saved and stored."""

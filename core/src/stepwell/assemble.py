@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -21,24 +23,27 @@ from stepwell.abc.storage import Storage
 from stepwell.abc.write import WritePolicy
 from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache, CacheShape
+from stepwell.coerce import guess
 from stepwell.config import Chosen, Config
 from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
-from stepwell.engine.parts import Parts
+from stepwell.engine.parts import Parts, StorageInfo
 from stepwell.errors import ConfigError
 from stepwell.offers import Capability, provided
 from stepwell.plugins import Plan, Registry
 from stepwell.register import hook_of
 from stepwell.resolve import resolve
+from stepwell.shown import UNSET
 from stepwell.sizing import Load, Pools, describe, size
 from stepwell.types import GroupSpec, Tier
 
 __all__ = ["Assembly", "Place", "make", "make_storage"]
 
 T = TypeVar("T")
+PASSWORD = re.compile(r"(://[^/@:\s]*):[^/@\s]*@")
 
 
 class Assembly:
@@ -89,12 +94,13 @@ class Assembly:
         hooked = self._hooked("stepwell_events")
         cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
         self._enough(cache, runner.groups)
-        storage = None
+        storage, info = None, None
         if "storage" in chosen:
             choice = chosen["storage"]
             shared = arena is None or arena.fd >= 0
             storage = make_storage(choice, self._place(choice.offer.name), settings.tiers, shared=shared)
             undo.callback(storage.close)
+            info = _told(choice, self.config)
         return Parts(
             hello=self._hello(runner, cache, storage),
             brain=self._brain(runner, cache),
@@ -110,8 +116,20 @@ class Assembly:
             sinks=sinks,
             on_events=self.registry.events if hooked else None,
             on_stop=self.registry.stopping,
+            info=info,
+            new_storage=self._new_storage,
             summary=self._summary(runner, pools),
         )
+
+    def _new_storage(self, table: Mapping[str, object]) -> tuple[StorageInfo, Storage]:
+        """A storage that nothing was said of at the start. Raises ConfigError or PluginError."""
+        config = self.config.beside("storage", table)
+        choice = config.choose("storage", "storage", self.registry)
+        if choice is None:
+            names = ", ".join(self.registry.offers("storage"))
+            raise ConfigError(f"storage.use is required and not set; have {names}")
+        storage = make_storage(choice, self._place(choice.offer.name), self.resolved.tiers)
+        return _told(choice, config), storage
 
     def _by_name(self) -> bool:
         """Whether storage reaches the host tier's memory only by its name."""
@@ -139,7 +157,7 @@ class Assembly:
     def _brain(self, runner: Runner, cache: Cache) -> Brain:
         engine = self.resolved.engine
         prefetch = None
-        if "storage" in self.resolved.chosen:
+        if "prefetch" in self.resolved.chosen:
             prefetch = self._make("prefetch", PrefetchPolicy)
             prefetch.max_pages = min(prefetch.max_pages, self.resolved.tiers.fetch_pages)
         settings = BrainSettings(
@@ -207,7 +225,9 @@ class Assembly:
         lines = [f"model {runner.model.name}: {runner.model.kv_dtype} KV, context {runner.model.context}"]
         lines += describe(pools, runner.groups, self.resolved.cache)
         lines += [
-            f"{section} {choice.offer.name} ({choice.origin})" for section, choice in self.resolved.chosen.items()
+            f"{section} {choice.offer.name} ({choice.origin})"
+            for section, choice in self.resolved.chosen.items()
+            if section != "prefetch" or "storage" in self.resolved.chosen
         ]
         return lines + list(self.config.notes)
 
@@ -229,3 +249,12 @@ class Assembly:
     def _hooked(self, hook: str) -> bool:
         manager = self.registry.manager
         return any(hook_of(manager, plugin, hook) is not None for plugin in manager.get_plugins())
+
+
+def _told(choice: Chosen, config: Config) -> StorageInfo:
+    """What may be told of a storage: every setting, secrets and passwords in addresses hidden."""
+    shown = [line for line in config.shown() if line.section == choice.section and line.key != "use"]
+    hidden = {line.key: PASSWORD.sub(r"\1:***@", line.value) for line in shown}
+    settings = {key: None if value == UNSET else guess(value) for key, value in hidden.items()}
+    provides = tuple(sorted(capability.value for capability in choice.offer.provides))
+    return StorageInfo(choice.offer.name, provides, settings)

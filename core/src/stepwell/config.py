@@ -94,6 +94,10 @@ class Config:
             sections.setdefault(at[0], setting.origin)
         return cls(settings, sections, env)
 
+    def beside(self, section: str, table: Mapping[str, object]) -> Config:
+        """A config of this one section, written anew, in the same environment: for what changes after the start."""
+        return Config(from_arguments({section: table}), {section: Origin("argument")}, self._environment)
+
     # --- plugins ---
 
     @property

@@ -22,8 +22,8 @@ class Resolved:
     engine: EngineSettings
     tiers: TierSettings
     chosen: dict[str, Chosen]
-    """By section. Always: runner, evict, write, retain, schedule. Where there is storage: storage, prefetch. Where
-    the config says so: sink."""
+    """By section. Always: runner, evict, write, retain, schedule. Where there is a host tier, so that storage can be
+    attached: prefetch. Where the config says so: storage, sink."""
 
 
 def resolve(config: Config, registry: Registry) -> Resolved:
@@ -35,10 +35,12 @@ def resolve(config: Config, registry: Registry) -> Resolved:
     for section in ("storage", "write"):
         _needs(config, section, cache.host, "a host tier", "cache.host_gib or cache.host_pages")
     for section in ("prefetch", "tiers"):
-        _needs(config, section, config.has("storage"), "storage", "storage.use")
+        _needs(config, section, cache.host, "storage", "storage.use")
+        if config.has(section) and not config.has("storage"):
+            config.notes.append(f"[{section}] ({config.origin(section)}) has no effect until a storage is attached")
     chosen: dict[str, Chosen] = {}
     for role, default in DEFAULTS.items():
-        if role != "prefetch" or config.has("storage"):
+        if role != "prefetch" or cache.host:
             chosen[role] = config.choose(role, role, registry, default)
     for role in ("storage", "sink"):
         optional = config.choose(role, role, registry)

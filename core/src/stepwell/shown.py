@@ -13,6 +13,7 @@ from stepwell.sources import At, FromEnv, Origin, Settings
 
 SECRET = re.compile(r"(.*_)?(key|token|secret|password|passphrase|credentials?)")
 HIDDEN = "'***'"
+UNSET = "(not set)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def printed(value: object) -> str:
     """A value much as TOML would have it."""
     match value:
         case None:
-            return "(not set)"
+            return UNSET
         case bool():
             return str(value).lower()
         case FromEnv():

@@ -267,8 +267,8 @@ def test_b156_two_ways_to_say_one_thing_exclude_each_other(make: Make) -> None:
         ),
         ("[write]\nuse = 'write_back'", "[write] (site.toml:1) has no effect without a host tier; set cache.host_gib"),
         (
-            "[cache]\nhost_gib = 1.0\n[prefetch]\nuse = 'timeout'",
-            "[prefetch] (site.toml:3) has no effect without storage; set storage.use, or leave [prefetch] out",
+            "[prefetch]\nuse = 'timeout'",
+            "[prefetch] (site.toml:1) has no effect without storage; set storage.use, or leave [prefetch] out",
         ),
         ("[tiers]\nretries = 1", "[tiers] (site.toml:1) has no effect without storage; set storage.use"),
         (
@@ -384,3 +384,9 @@ def test_a_secret_of_a_section_that_another_process_reads_is_not_missed_here(mak
     make(toml).finish(install({"web": WEB}))
     with pytest.raises(ConfigError, match=r"web.key \(site.toml:2\): the variable \$WEB_KEY is not set"):
         make(toml).bind("web", CacheSettings)
+
+
+def test_b156_what_only_a_later_storage_uses_is_noted(make: Make, core: Registry) -> None:
+    config = make("[cache]\nhost_gib = 1.0\n[prefetch]\nuse = 'timeout'\n[runner]\nuse = 'sim'")
+    assert resolve(config, core).chosen["prefetch"].offer.name == "timeout"
+    assert config.notes == ["[prefetch] (site.toml:3) has no effect until a storage is attached"]

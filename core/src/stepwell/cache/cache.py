@@ -52,7 +52,7 @@ class Cache:
         storage: bool = False,
         events: bool = False,
     ) -> None:
-        """`storage`: whether stores and fetches are planned at all; `events`: whether `drain_events` collects."""
+        """`storage`: whether there is storage from the start; `events`: whether `drain_events` collects."""
         self.stats = CacheStats()
         self.shape = shape
         self._geometry = Geometry.of(shape.groups, shape.page_size)
@@ -69,7 +69,6 @@ class Cache:
         self._evictor = self._tiering.evictor
         self._fetcher = Fetcher(self._index, self.stats, self._evictor)
         self._publisher = Publisher(self._index, retain, self._tiering)
-        self._storage = storage
         self._leases: set[Lease] = set()
         absent = max(1, *shape.device_pages)
         self._absent: Ids = np.full(absent, -1, dtype=np.int32)
@@ -376,6 +375,36 @@ class Cache:
 
     # region: between host and storage
 
+    @property
+    def storage(self) -> bool:
+        """Whether stores and fetches are planned at all."""
+        return self._tiering.storage
+
+    def attach_storage(self) -> None:
+        """Plan stores and fetches from now on. The write policy is asked about what host has, a little at each call."""
+        self._tiering.attach()
+
+    def detach_storage(self) -> None:
+        """Plan none any more, and forget what storage holds. What is in flight still ends by `stored` and `fetched`."""
+        self._tiering.detach()
+        self._fetcher.forget_stored()
+        self._tell_cleared()
+
+    def forget_stored(self) -> None:
+        """Storage was cleared: nothing counts as stored, nor will what is in flight."""
+        self._tiering.forget_stored()
+        self._fetcher.forget_stored()
+        self._tell_cleared()
+
+    def _tell_cleared(self) -> None:
+        if self._index.watch is not None:
+            self._watch.storage_cleared()
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether there is more to ask the write policy about since `attach_storage`, in further calls of `stores`."""
+        return self._tiering.catching_up
+
     def stores(self, limit: int) -> list[StoreOp]:
         """Take up to `limit` pages of stores that the write policy asked for."""
         return self._tiering.stores(limit)
@@ -389,7 +418,7 @@ class Cache:
 
     def plan_fetch(self, namespace: bytes, tokens: bytes, digests: bytes = b"") -> FetchPlan | None:
         """What storage could add for a prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""
-        if not self._storage or not all(pool.total for pool in self._pools[HOST]):
+        if not self._tiering.storage or not all(pool.total for pool in self._pools[HOST]):
             return None
         return self._fetcher.plan(namespace, tokens, digests)
 

@@ -30,6 +30,12 @@ class Fetcher:
         self._evictor = evictor
         self._ids = count(1)
         self._fetching: dict[int, FetchOp] = {}
+        self._since = 0
+        """Fetches of lower ids are from a storage that is gone, or has forgotten all."""
+
+    def forget_stored(self) -> None:
+        """What is under way is not in storage any more when it comes."""
+        self._since = next(self._ids)
 
     def plan(self, namespace: bytes, tokens: bytes, digests: bytes) -> FetchPlan | None:
         geometry = self._index.geometry
@@ -244,7 +250,7 @@ class Fetcher:
                     run = node.runs[g]
                     if run is not None and run.host and run.host[4 * at : 4 * at + 4] != ABSENT:
                         continue
-                    index.pools[HOST][g].stored[host] = True
+                    index.pools[HOST][g].stored[host] = op.id > self._since
                     index.put(HOST, node, g, at, host, entrust=True)
                     taken[g][page] = True
         if path:

@@ -26,6 +26,8 @@ from stepwell.cache.pool import NO_IDS, Flags
 from stepwell.types import Done, Ids, PageKey, PageResult
 
 NOWHERE: Places = np.empty(0, dtype=np.intp)
+CATCH_UP = 64
+"""Nodes that are looked at in one go once storage was attached: a fraction of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class Tiering:
         self._index = index
         self._stats = stats
         self._write = write
-        self._storage = storage
+        self.storage = storage
+        """Whether stores and fetches are planned at all."""
         self._has_host = any(pool.total for pool in index.pools[HOST])
         self._ids = count(1)
         self._wanted: deque[Node] = deque()
@@ -80,6 +83,10 @@ class Tiering:
         self._saving: dict[int, tuple[int, list[Piece]]] = {}
         self._loading: dict[int, tuple[Lease, int, Node, Ids, PageCopy]] = {}
         self._storing: dict[int, tuple[int, list[Piece]]] = {}
+        self._since = 0
+        """Stores of lower ids were for a storage that is gone, or has forgotten all."""
+        self._unseen: list[Node] = []
+        """Nodes that were there before storage was, and have not been looked at yet."""
         self._ended_saves = 0
         self._ahead_of = {DEVICE: -1, HOST: -1}
         self.evictor = Evictor(index, stats, self.unsaved, self.copying)
@@ -90,7 +97,7 @@ class Tiering:
         """Which pages of a node the policy wants a tier down that never were there."""
         run = node.runs[group]
         lacking = np.zeros(len(places), dtype=np.bool_)
-        if run is None or not (self._storage if tier == HOST else self._index.pools[HOST][group].total):
+        if run is None or not (self.storage if tier == HOST else self._index.pools[HOST][group].total):
             return lacking
         lacking = ~self._index.pools[tier][group].stored[run.ids(tier, node.pages)[places]]
         if tier == DEVICE:
@@ -108,7 +115,7 @@ class Tiering:
         for node in nodes:
             if self._lacks(node):
                 self._queue_save(node, cause)
-            if cause is Cause.HIT and self._storage and self._unstored(node):
+            if cause is Cause.HIT and self.storage and self._unstored(node):
                 self._queue_store(node, cause)
 
     def _queue_save(self, node: Node, cause: Cause) -> None:
@@ -259,7 +266,7 @@ class Tiering:
             at += len(piece.upper)
         index.pools[DEVICE][group].release(copy.device, used=False)
         index.settle()
-        if self._storage:
+        if self.storage:
             for node in done:
                 self._queue_store(node, Cause.INSERT)
 
@@ -291,7 +298,7 @@ class Tiering:
     def _ahead(self, tier: int) -> None:
         """Keep the clean reserve: copy down what would be evicted next."""
         share = self._write.reserve
-        if not share or not self._has_host or (tier == HOST and not self._storage):
+        if not share or not self._has_host or (tier == HOST and not self.storage):
             return
         index = self._index
         news = self._news(tier)
@@ -411,10 +418,45 @@ class Tiering:
 
     # region: stores
 
+    def attach(self) -> None:
+        """Storage is there from now on: what the host has is offered to the write policy, a little each time."""
+        self.storage = True
+        self._ahead_of[HOST] = -1
+        self._unseen = list(self._index.roots.values())
+
+    def detach(self) -> None:
+        """There is no storage any more."""
+        self.storage = False
+        self._stores.clear()
+        self._unseen = []
+        self.forget_stored()
+
+    def forget_stored(self) -> None:
+        """Storage has none of the host's pages, nor any that are on their way to it."""
+        self._since = next(self._ids)
+        for pool in self._index.pools[HOST]:
+            pool.stored[:] = False
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether pages that were there before storage was wait to be looked at."""
+        return bool(self._unseen)
+
+    def _catch_up(self) -> None:
+        """Parents first, so that no node's digests take long. What a split hides is stored when it is used again."""
+        unseen = self._unseen
+        for _ in range(min(CATCH_UP, len(unseen))):
+            node = unseen.pop()
+            unseen.extend(node.children.values())
+            if node.parent is not None and self._unstored(node):
+                self._queue_store(node, Cause.INSERT)
+
     def stores(self, limit: int) -> list[StoreOp]:
-        if not self._storage:
+        if not self.storage:
             return []
         self._ahead(HOST)
+        if self._unseen and not self._stores:
+            self._catch_up()
         index = self._index
         moves: list[list[Piece]] = [[] for _ in index.geometry.groups]
         keys: list[list[PageKey]] = [[] for _ in index.geometry.groups]
@@ -458,8 +500,10 @@ class Tiering:
         self._stats.stored += int(np.count_nonzero(done))
         self._stats.store_failed += int(np.count_nonzero(~done))
         pool.busy[op.host] = False
-        pool.stored[op.host[done]] = True
         pool.release(op.host, used=False)
+        if op.id < self._since:
+            return []
+        pool.stored[op.host[done]] = True
         tag = self._index.geometry.groups[group].spec.tag
         there: list[tuple[PageKey | None, tuple[PageKey, ...]]] = []
         at = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepwell.abc.sink import Event, PagesRemoved, PagesStored
+from stepwell.abc.sink import Event, PagesRemoved, PagesStored, TierCleared
 from stepwell.cache.chain import digest_before
 from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.index import Index
@@ -40,6 +40,10 @@ class Watch:
         """Pages were written to storage."""
         spec = self._index.geometry.groups[group].spec
         self._events.append(PagesStored(Tier.STORAGE, spec.name, keys, before, self._index.geometry.page))
+
+    def storage_cleared(self) -> None:
+        """Storage went, or forgot all."""
+        self._events.append(TierCleared(Tier.STORAGE))
 
     def drain(self) -> list[Event]:
         """Events since the last call."""

@@ -46,7 +46,22 @@ class StoreEnded:
     results: Sequence[PageResult]
 
 
-Event = Request | Abort | StepResult | Queried | FetchMoved | FetchEnded | StoreEnded
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """There is storage from now on. Comes first among the events of its tick, as do the next two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The storage is gone. What it was asked is still answered, once; nothing further may be asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The storage has forgotten all its pages."""
+
+
+Event = Request | Abort | StepResult | Queried | FetchMoved | FetchEnded | StoreEnded | Attached | Detached | Cleared
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,21 +17,33 @@ from itertools import chain, repeat
 from stepwell.abc.prefetch import PrefetchPolicy
 from stepwell.abc.runner import ModelInfo, StepResult
 from stepwell.abc.schedule import SchedulePolicy
-from stepwell.cache.cache import Cache, StoreOp
-from stepwell.engine.actions import Action, Event, FetchEnded, FetchMoved, Launch, Queried, Store, StoreEnded
+from stepwell.cache.cache import Cache
+from stepwell.engine.actions import (
+    Action,
+    Attached,
+    Cleared,
+    Detached,
+    Event,
+    FetchEnded,
+    FetchMoved,
+    Launch,
+    Queried,
+    StoreEnded,
+)  # fmt: skip
 from stepwell.engine.admit import Admission
 from stepwell.engine.batch import Batch
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
 from stepwell.engine.room import RoomMaker
 from stepwell.engine.stats import Counters
+from stepwell.engine.stores import Stores
 from stepwell.schedule.admission import chunk_end, refusal
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft, Flight
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
-from stepwell.types import TOKEN_BYTES, Cached, Done, TokenLogprob
+from stepwell.types import TOKEN_BYTES, Cached, TokenLogprob
 
 NEWCOMERS = 4
 """One part in so many of a step's prompt tokens is for those who are admitted just now."""
@@ -93,14 +105,13 @@ class Brain:
         self._jobs: dict[str, Job] = {}
         self._arrivals = 0
         self._flights: deque[Flight] = deque()
-        self._stores: dict[int, StoreOp] = {}
-        self._storing = 0
         self._expiries: list[float] = []
         self._draining = False
 
         self._queue = Queue(policy, self.counters.fault)
         self._batch = Batch(cache, settings.max_running, model.eos)
         self._view = View(cache, lambda: self._batch.seats)
+        self._stores = Stores(cache, settings.store_pages, self._page_bytes, self.counters, self._emit)
         self._fetches = None
         if prefetch is not None:
             self._fetches = Fetches(
@@ -124,7 +135,7 @@ class Brain:
         self._expire()
         while len(self._flights) < self._settings.depth and self._launch():
             pass
-        self._store()
+        self._stores.start()
         return self._actions
 
     def next_wake(self, now: float) -> float | None:
@@ -133,6 +144,8 @@ class Brain:
         held = self._admission.held_since
         if held is not None:
             times.append(now + 0.005 + 0.1 * (now - held))
+        if self._stores.behind:
+            times.append(now + 0.005)
         return max(now, min(times)) if times else None
 
     def drain(self) -> None:
@@ -142,7 +155,7 @@ class Brain:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, or is in flight in any direction."""
-        return not (self._jobs or self._flights or self._stores or (self._fetches and self._fetches.open))
+        return not (self._jobs or self._flights or self._stores.open or (self._fetches and self._fetches.open))
 
     @property
     def waiting(self) -> int:
@@ -162,7 +175,7 @@ class Brain:
         values["draining"] = float(self._draining)
         values["in_flight"] = len(self._flights)
         values["fetch_pages_in_flight"] = self._fetches.pages if self._fetches else 0
-        values["store_pages_in_flight"] = self._storing
+        values["store_pages_in_flight"] = self._stores.pages
         values["forecast_share"] = self._admission.forecast.share
         return values
 
@@ -177,16 +190,19 @@ class Brain:
             case Abort():
                 self._abort(event)
             case StoreEnded():
-                self._stored(event)
+                self._stores.ended(event)
             case Queried() if self._fetches:
-                if self._fetches.queried(event):
-                    self._admission.stir()
+                self._admission.stir_if(self._fetches.queried(event))
             case FetchMoved() if self._fetches:
-                if self._fetches.moved(event):
-                    self._admission.stir()
+                self._admission.stir_if(self._fetches.moved(event))
             case FetchEnded() if self._fetches:
-                if self._fetches.ended(event):
-                    self._admission.stir()
+                self._admission.stir_if(self._fetches.ended(event))
+            case Attached():
+                self._cache.attach_storage()
+            case Detached():
+                self._detach()
+            case Cleared():
+                self._cache.forget_stored()
 
     def _arrive(self, request: Request) -> None:
         self.counters.requests += 1
@@ -482,22 +498,13 @@ class Brain:
 
     # --- storage and time --------------------------------------------------------------------------------------
 
-    def _store(self) -> None:
-        """Send on to storage what the write policy wants there."""
-        left = self._settings.store_pages - self._storing
-        for op in self._cache.stores(left) if left > 0 else ():
-            self._stores[op.id] = op
-            self._storing += len(op.keys)
-            self._emit(Store(op))
-
-    def _stored(self, event: StoreEnded) -> None:
-        op = self._stores.pop(event.id, None)
-        if op is None:
-            return
-        self._storing -= len(op.keys)
-        good = sum(isinstance(result, Done) for result in event.results)
-        self.counters.bytes_stored += good * self._page_bytes[op.group]
-        self._cache.stored(op, event.results)
+    def _detach(self) -> None:
+        """Storage is gone: nobody waits for it any more, and what is in flight ends when it ends."""
+        self._cache.detach_storage()
+        self._stores.detach()
+        if self._fetches:
+            self._fetches.detach(self._now)
+        self._admission.stir()
 
     def _expire(self) -> None:
         if self._expiries and self._expiries[0] <= self._now:

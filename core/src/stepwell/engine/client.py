@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, Self
 
@@ -17,7 +17,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from stepwell.engine import wire
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.schedule.request import Request
 
@@ -27,6 +27,16 @@ MANY = 100_000
 
 class EngineLost(StepwellError):
     """The engine ended or went silent before it answered."""
+
+
+class Conflict(StepwellError):
+    """It cannot be done as things are now; the sentence says what stands in the way."""
+
+
+def raised(reply: Reply) -> StepwellError:
+    """An engine's error as it is raised here."""
+    kind = {"config": ConfigError, "conflict": Conflict}.get(reply.fault, StepwellError)
+    return kind(reply.error or "")
 
 
 class Outputs(AsyncIterator[Output]):
@@ -81,7 +91,9 @@ class Client(Protocol):
     def alive(self, within_s: float = 1.5) -> bool: ...
     async def submit(self, request: Request) -> Outputs: ...
     async def abort(self, rid: str, finish: str = "abort") -> None: ...
-    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]: ...
+    async def control(
+        self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
+    ) -> dict[str, object]: ...
     async def close(self) -> None: ...
 
 
@@ -150,7 +162,7 @@ class EngineClient:
 
     @property
     def hello(self) -> Hello:
-        """What the engine said of itself when it was last joined."""
+        """What the engine says of itself."""
         assert self._hello is not None, "connect() returns only after the engine said hello"
         return self._hello
 
@@ -188,13 +200,15 @@ class EngineClient:
         if rid in self._answers:
             self._out.put_nowait(Abort(rid, finish))
 
-    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]:
-        """Ask for `flush`, `stats`, `drain` or `audit`. Raises EngineLost, or StepwellError as the engine puts it."""
+    async def control(
+        self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Ask for a verb of `Controls`. Raises EngineLost, or what the engine says: ConfigError, Conflict, another."""
         if not self._joined.is_set():
             raise EngineLost(self._why)
         id = next(self._ids)
         reply = self._replies[id] = asyncio.get_running_loop().create_future()
-        self._out.put_nowait(Control(id, verb))
+        self._out.put_nowait(Control(id, verb, dict(given or {})))
         try:
             return await asyncio.wait_for(reply, timeout_s)
         except TimeoutError:
@@ -275,6 +289,8 @@ class EngineClient:
                     outputs.put(message)
             case Pulse():
                 self._last_pulse, self._heard = message, self._clock()
+                if self._hello is not None:
+                    self._hello = heard(self._hello, message)
             case Reply(id=id):
                 self._resolve(id, message)
             case wire.Welcome(instance=instance, hello=hello):
@@ -292,7 +308,7 @@ class EngineClient:
         if reply.error is None:
             future.set_result(reply.value)
         else:
-            future.set_exception(StepwellError(reply.error))
+            future.set_exception(raised(reply))
 
     def _welcome(self, instance: str, hello: Hello) -> None:
         if instance == self._instance and self._joined.is_set():

@@ -1,4 +1,4 @@
-"""What a front end may ask of an engine besides requests: statistics, a flush, an audit, a drain."""
+"""What a front end may ask of an engine besides requests: statistics, a flush, an audit, a drain, another storage."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from stepwell.cache.cache import CacheStats
+from stepwell.engine.attachment import VERBS, Attachment
 from stepwell.engine.messages import Control, Reply
 from stepwell.engine.parts import Parts
 from stepwell.engine.sinks import Sinks
-from stepwell.engine.storage_io import StorageIO
 from stepwell.errors import AuditError
 
 AUDIT_AFTER_S = 2.0
@@ -20,8 +20,8 @@ AUDIT_AFTER_S = 2.0
 class Controls:
     """Answers controls between two turns of the loop, when nothing else touches the cache."""
 
-    def __init__(self, parts: Parts, io: StorageIO | None, sinks: Sinks) -> None:
-        self._parts, self._io, self._sinks = parts, io, sinks
+    def __init__(self, parts: Parts, attachment: Attachment, sinks: Sinks) -> None:
+        self._parts, self._attachment, self._sinks = parts, attachment, sinks
         self._log = logging.getLogger("stepwell.engine")
         self._asked: list[Control] = []
         self._draining: list[Control] = []
@@ -33,10 +33,16 @@ class Controls:
         """Take a question, to be answered in this turn, or a drain, when all has finished."""
         self._asked.append(control)
 
+    @property
+    def pending(self) -> bool:
+        """Whether somebody waits for an answer that can be given now."""
+        return bool(self._asked)
+
     def answers(self, now: float, *, idle: bool) -> list[Reply]:
         """Answers that can be given now."""
         asked, self._asked = self._asked, []
         replies = [reply for control in asked if (reply := self._answer(control)) is not None]
+        replies += self._attachment.answers()
         if idle and self._draining:
             replies += [Reply(control.id, {"drained": True}) for control in self._draining]
             self._draining.clear()
@@ -46,8 +52,9 @@ class Controls:
     def abandon(self, why: str, deliver: Callable[[Sequence[Reply]], None]) -> None:
         """The engine ends: nothing that was asked will be answered."""
         left = [*self._asked, *self._draining]
-        if left:
-            deliver([Reply(control.id, error=why) for control in left])
+        replies = [*(Reply(control.id, error=why) for control in left), *self._attachment.abandon(why)]
+        if replies:
+            deliver(replies)
 
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics: the brain's, the cache's, the tiers', storage's, the sinks'."""
@@ -60,9 +67,7 @@ class Controls:
                     values[f"{tier.value}_pages_{kind}.{group.name}"] = float(getattr(usage, kind))
         values["audit_failures"] = float(self.audit_failures)
         values |= self._sinks.values()
-        if self._io is not None:
-            values |= self._io.values()
-        return values
+        return values | self._attachment.values()
 
     def _answer(self, control: Control) -> Reply | None:
         match control.verb:
@@ -78,8 +83,12 @@ class Controls:
                 self._parts.brain.drain()
                 self._draining.append(control)
                 return None
+            case verb if verb in VERBS:
+                self._attachment.ask(control)
+                return None
             case verb:
-                return Reply(control.id, error=f"{verb!r} is no verb; have stats, flush, audit, drain")
+                have = ", ".join(("stats", "flush", "audit", "drain", *VERBS))
+                return Reply(control.id, error=f"{verb!r} is no verb; have {have}")
 
     def _audit(self) -> str | None:
         try:

@@ -41,6 +41,8 @@ class Fetches:
         self._queries: dict[str, Fetching] = {}
         self._planned: deque[Fetching] = deque()
         self._moving: dict[int, Fetching] = {}
+        self._former: dict[int, Fetching] = {}
+        """Those of a storage that is gone; their pages come back when its calls return, and count no more till then."""
         self._heads: dict[PageKey, Fetching] = {}
         self.pages = 0
         """Pages in flight over all fetches."""
@@ -122,7 +124,7 @@ class Fetches:
 
     def moved(self, event: FetchMoved) -> bool:
         """A fetch got on, or does not. True where a request may be able to run because of that."""
-        fetching = self._moving.get(event.id)
+        fetching = self._moving.get(event.id) or self._former.get(event.id)
         if fetching is None:
             return False
         fetching.done = event.done
@@ -134,12 +136,13 @@ class Fetches:
 
     def ended(self, event: FetchEnded) -> bool:
         """A fetch ended; its good pages are on host now, and the others are free."""
-        fetching = self._moving.pop(event.id, None)
+        fetching = self._moving.pop(event.id, None) or self._former.get(event.id)
         if fetching is None:
             return False
         op = fetching.op
         assert op is not None
-        self.pages -= op.pages
+        if self._former.pop(event.id, None) is None:
+            self.pages -= op.pages
         for (group, _, _), results in zip(op.reads, event.results, strict=False):
             good = sum(isinstance(result, Done) for result in results)
             self._counters.bytes_fetched += good * self._page_bytes[group]
@@ -149,6 +152,18 @@ class Fetches:
         self._release(fetching, alone=True)
         self._start_planned()
         return True
+
+    def detach(self, now: float) -> None:
+        """Storage is gone. Who only asked it runs without it, who reads gets what is in the air within the grace."""
+        for fetching in [*self._queries.values(), *self._planned]:
+            self._revoke(fetching)
+        for fetching in self._moving.values():
+            if fetching.state is State.MOVING:
+                self._stop(fetching, now)
+            self._release(fetching, alone=True)
+        self._former |= self._moving
+        self._moving = {}
+        self.pages = 0
 
     # --- within ----------------------------------------------------------------------------------------------
 

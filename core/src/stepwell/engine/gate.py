@@ -20,7 +20,7 @@ import zmq
 from stepwell.engine import wire
 from stepwell.engine.client import MANY
 from stepwell.engine.loop import News, Said
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
 
 SILENT_S = 10.0
 """A front end that was not heard for so long is gone."""
@@ -151,10 +151,10 @@ class Gate:
                 news.append(message)
             case Abort(rid=rid) if self._owners.get(rid) == identity:
                 news.append(message)
-            case Control(id=id, verb=verb):
+            case Control():
                 self._next_id += 1
-                self._asked[self._next_id] = (identity, id)
-                news.append(Control(self._next_id, verb))
+                self._asked[self._next_id] = (identity, message.id)
+                news.append(msgspec.structs.replace(message, id=self._next_id))
 
     # --- to front ends -----------------------------------------------------------------------------------------
 
@@ -173,8 +173,9 @@ class Gate:
                 case Reply(id=id):
                     if id in self._asked:
                         owner, its_id = self._asked.pop(id)
-                        batches.setdefault(owner, []).append(Reply(its_id, said.value, said.error))
+                        batches.setdefault(owner, []).append(msgspec.structs.replace(said, id=its_id))
                 case Pulse():
+                    self._hello = heard(self._hello, said)
                     for identity in self._fronts:
                         batches.setdefault(identity, []).append(said)
         for identity, batch in batches.items():

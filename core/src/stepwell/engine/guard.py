@@ -119,14 +119,27 @@ class Guard:
 
     def watch(self, now: float) -> None:
         """Give up calls whose deadline has passed. Cheap; for every now and then."""
+        late = self._overdue(now, self._limits.timeout_s)
+        if late:
+            self._warn("late", f"a call has not returned for {self._limits.timeout_s:g} s")
+        self._give_up(late)
+
+    def abandon(self) -> None:
+        """Let no further call through, and give up those that are under way."""
+        self.close()
+        self._give_up(self._overdue(self._clock(), -1.0))
+
+    def _overdue(self, now: float, most_s: float) -> list[_Call]:
         with self._lock:
-            late = [call for call in self._calls if not call.late and now - call.started > self._limits.timeout_s]
+            late = [call for call in self._calls if not call.late and now - call.started > most_s]
             for call in late:
                 call.late = True
                 self._breakers[call.reading].failed(now)
             self.stats.late += len(late)
+        return late
+
+    def _give_up(self, late: Sequence[_Call]) -> None:
         for call in late:
-            self._warn("late", f"a call has not returned for {self._limits.timeout_s:g} s")
             self._on_late()
             if call.give_up is not None:
                 call.give_up()

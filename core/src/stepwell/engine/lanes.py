@@ -51,6 +51,11 @@ class Lanes:
         with self._change:
             return bool(self._jobs) or self._working > 0
 
+    def settle(self, wait_s: float | None) -> bool:
+        """Wait until nothing is queued or running; whether that came within `wait_s`."""
+        with self._change:
+            return self._change.wait_for(lambda: not self._jobs and not self._working, wait_s)
+
     def close(self, wait_s: float) -> None:
         """Drop what is queued, and wait for what runs; a thread that is stuck is left behind."""
         with self._change:
@@ -76,6 +81,8 @@ class Lanes:
             finally:
                 with self._change:
                     self._working -= 1
+                    if not self._working and not self._jobs:
+                        self._change.notify_all()  # who waits for all to be done
 
     def _take(self) -> Callable[[], None] | None:
         with self._change:

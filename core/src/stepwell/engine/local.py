@@ -7,14 +7,13 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from stepwell.engine.client import EngineLost, Outputs
+from stepwell.engine.client import EngineLost, Outputs, raised
 from stepwell.engine.loop import Said
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
 from stepwell.engine.parts import Parts
 from stepwell.engine.shell import Shell
-from stepwell.errors import StepwellError
 from stepwell.schedule.request import Request
 
 
@@ -33,8 +32,13 @@ class LocalEngine:
         self.last_pulse: Pulse | None = None
         self._shell = Shell(build, self._deliver, ended=self._ended, clock=clock)
         parts = self._shell.start()
-        self.hello: Hello = parts.hello
+        self._hello = parts.hello
         self.summary: Sequence[str] = parts.summary
+
+    @property
+    def hello(self) -> Hello:
+        """What the engine says of itself."""
+        return self._hello if self.last_pulse is None else heard(self._hello, self.last_pulse)
 
     @property
     def why_down(self) -> str:
@@ -62,15 +66,17 @@ class LocalEngine:
         """End a request; its last output still comes."""
         self._shell.post(Abort(rid, finish))
 
-    def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]:
-        """Ask for `flush`, `stats`, `drain` or `audit`, and wait for the answer."""
+    def control(
+        self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Ask for a verb of `Controls`, and wait for the answer."""
         id = next(self._ids)
         answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self._lock:
             if self._closed:
                 raise EngineLost(self._closed)
             self._replies[id] = answers
-        self._shell.post(Control(id, verb))
+        self._shell.post(Control(id, verb, dict(given or {})))
         try:
             reply = answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -79,7 +85,7 @@ class LocalEngine:
             with self._lock:
                 self._replies.pop(id, None)
         if reply.error is not None:
-            raise StepwellError(reply.error)
+            raise raised(reply)
         return reply.value
 
     def close(self, *, drain_s: float = 0.0, timeout_s: float = 60.0) -> None:
@@ -148,8 +154,10 @@ class LocalClient:
     async def abort(self, rid: str, finish: str = "abort") -> None:
         self._engine.abort(rid, finish)
 
-    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]:
-        return await asyncio.to_thread(self._engine.control, verb, timeout_s)
+    async def control(
+        self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        return await asyncio.to_thread(self._engine.control, verb, timeout_s, given)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)

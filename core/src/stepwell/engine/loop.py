@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from stepwell.abc.runner import Step
 from stepwell.engine.actions import Action, Event, Fetch, Launch, Query, StopFetch, Store
+from stepwell.engine.attachment import Attachment
 from stepwell.engine.controls import Controls
 from stepwell.engine.messages import Abort, Control, Output, Pulse, Reply, Submit
 from stepwell.engine.parts import Parts, open_up, release
@@ -52,18 +53,16 @@ class Loop:
         self._settle_by: float | None = None
         self._aborted = False
         open_up(parts, wake.set)
-        self._io: StorageIO | None = None
-        if parts.arena is not None and parts.storage is not None:
-            self._io = StorageIO(parts.storage, parts.arena, done=self._answered, limits=parts.limits, clock=clock)
+        self._attachment = Attachment(parts, self._answered, wake.set, clock)
         self._sinks = Sinks(parts.sinks, parts.on_events)
-        self._controls = Controls(parts, self._io, self._sinks)
+        self._controls = Controls(parts, self._attachment, self._sinks)
 
     def turn(self) -> None:
         """Collect news, decide, carry out, tell; then wait for more news."""
         self._collect()
         self._decide()
         self._collect()
-        if not self._events:
+        if not (self._events or self._controls.pending or self._attachment.pending):
             self._wake.wait(self._patience())
 
     def over(self, stop_by: float | None) -> bool:
@@ -88,7 +87,7 @@ class Loop:
         self._deliver([Output(rid, finish="error", error=error) for rid in sorted(self._live)])
         self._live.clear()
         self._controls.abandon(error, self._deliver)
-        settled = self._io.close(CLOSE_S) if self._io is not None else True
+        settled = self._attachment.close(CLOSE_S)
         self._sinks.close()
         if self._parts.on_stop is not None:
             self._parts.on_stop(why)
@@ -139,6 +138,9 @@ class Loop:
     def _decide(self) -> None:
         now = self._clock()
         events, self._events = self._events, []
+        if changes := self._attachment.changes():
+            events = changes + events
+            self._next_pulse = now  # front ends compute digests, or cease to
         actions = self._brain.tick(now, events)
         self._ticks += 1
         for action in actions:
@@ -149,8 +151,7 @@ class Loop:
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_S
             self._said.append(self._pulse())
-            if self._io is not None:
-                self._io.watch(now)
+            self._attachment.watch(now)
         if self._said:
             said, self._said = self._said, []
             self._deliver(said)
@@ -172,17 +173,19 @@ class Loop:
             case Fetch(op=fetch):
                 self._storage().fetch(fetch)
             case StopFetch(id=id):
-                self._storage().stop_fetch(id)
+                self._attachment.stop_fetch(id)
             case Store(op=store):
                 self._storage().store(store)
 
     def _storage(self) -> StorageIO:
-        assert self._io is not None, "a brain without storage asks nothing of it"
-        return self._io
+        io = self._attachment.io
+        assert io is not None, "a brain without storage asks nothing of it"
+        return io
 
     def _busy(self) -> bool:
         pending = bool(self._inbox or self._events or self._steps or self._live) or not self._brain.idle
-        return pending or (self._io is not None and self._io.busy)
+        io = self._attachment.io
+        return pending or (io is not None and io.busy)
 
     def _pulse(self) -> Pulse:
         values = self._controls.values()

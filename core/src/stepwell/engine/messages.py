@@ -22,10 +22,12 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
 
 
 class Control(msgspec.Struct, tag=True, frozen=True):
-    """Front end to engine: `flush`, `stats`, `drain`, `audit`. Answered by a Reply of the same id."""
+    """Front end to engine: a verb of `Controls` or of `Attachment`. Answered by a Reply of the same id."""
 
     id: int
     verb: str
+    given: dict[str, object] = {}
+    """What the verb is about: for `storage.attach` the `[storage]` table."""
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
@@ -34,6 +36,8 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
     id: int
     value: dict[str, object] = {}
     error: str | None = None
+    fault: str = ""
+    """Of an error: `config` where what was given is wrong, `conflict` where it cannot be done as things are now."""
 
 
 class Output(msgspec.Struct, tag=True, frozen=True):
@@ -73,11 +77,21 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     namespace: dict[str, str | None]
     """Parts of the namespace that the engine decides; the front end adds salt, adapter and extra."""
     storage: bool
-    """Whether the front end should compute digests."""
+    """Whether the front end should compute digests: storage is attached. As the latest Pulse has it, see `heard`."""
     plugins: str
     """Digest of names and versions of the plugins loaded; the front end's must be equal."""
     largest: int | None = None
     """Most tokens of prompt and answer that one request can have: as device memory holds and `context` allows."""
+
+
+ATTACHED = "storage_attached"
+"""The value of a Pulse that says whether there is storage now."""
+
+
+def heard(hello: Hello, pulse: Pulse) -> Hello:
+    """What an engine says of itself, as it is now. Digests that come late or needlessly cost time, nothing else."""
+    storage = bool(pulse.values.get(ATTACHED, hello.storage))
+    return hello if storage == hello.storage else msgspec.structs.replace(hello, storage=storage)
 
 
 ToEngine = Submit | Abort | Control

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stepwell.abc.runner import Runner
 from stepwell.abc.sink import Event, Sink
@@ -16,6 +16,21 @@ from stepwell.engine.brain import Brain
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.messages import Hello
 from stepwell.errors import PluginError, StepwellError
+from stepwell.offers import Capability
+
+
+@dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """What can be told of a storage: which offer it is of, and its settings without secrets."""
+
+    use: str
+    capabilities: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def lists(self) -> bool:
+        """Whether it can say which pages it holds."""
+        return Capability.LISTS.value in self.capabilities
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,10 @@ class Parts:
     """Hooks that want events; never called on the serving thread."""
     on_stop: Callable[[str], None] | None = None
     """Hooks that want to know that the engine stops."""
+    info: StorageInfo | None = None
+    """What `storage` is."""
+    new_storage: Callable[[Mapping[str, object]], tuple[StorageInfo, Storage]] | None = None
+    """Makes a storage of a `[storage]` table, for a running engine; on any thread, and in any time."""
     summary: Sequence[str] = ()
     """What was put together, a line each."""
 

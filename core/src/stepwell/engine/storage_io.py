@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.breaker import State
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.engine.lanes import Lanes
-from stepwell.types import DONE, MISSING, Done, Failed, Ids, Missing, PageKey, PageResult
+from stepwell.errors import StepwellError
+from stepwell.types import DONE, MISSING, Done, Failed, Ids, Missing, PageKey, PageResult, StoredPage
 
 Answer = Queried | FetchMoved | FetchEnded | StoreEnded
 
@@ -117,6 +119,52 @@ class StorageIO:
         if isinstance(self._storage, ApartStorage):
             values |= self._storage.values()
         return {f"storage_{name}": value for name, value in values.items()}
+
+    def health(self) -> dict[str, object]:
+        """Whether calls go through, for people to read."""
+        reading, writing = (self._guard.state(reading=reading).value for reading in (True, False))
+        return {"reading": reading, "writing": writing, "late_calls": self._guard.late, "busy": self._lanes.busy}
+
+    def clear(self, stopped: Callable[[], bool], hangs: Callable[[], None]) -> int:
+        """Delete every page of ours; answers how many. On the caller's thread; StepwellError where storage fails.
+
+        `hangs()` is called, on another thread, when a call outlives its deadline.
+        """
+        count = 0
+        batches: list[Sequence[StoredPage] | None] = []
+
+        def more() -> list[PageResult]:
+            batches.append(next(scan, None))
+            return [DONE]
+
+        scan = iter(self._storage.scan())
+        while not stopped():
+            _ask(self._guard.call(more, 1, reading=True, give_up=hangs), count)
+            found = batches.pop()
+            if found is None:
+                break
+            for at in range(0, len(found), QUERY_KEYS):
+                keys = [page.key for page in found[at : at + QUERY_KEYS]]
+                _ask(self._guard.call(partial(self._delete, keys), len(keys), reading=False, give_up=hangs), count)
+                count += len(keys)
+        return count
+
+    def _delete(self, keys: Sequence[PageKey]) -> list[PageResult]:
+        self._storage.delete(keys)
+        return [DONE] * len(keys)
+
+    def let_go(self, drain_s: float) -> None:
+        """Finish what was asked within `drain_s`, refuse the rest, wait for calls that hang, close the backend.
+
+        Every operation is answered, once, when nothing touches its pages any more; this returns after the last.
+        """
+        self._lanes.settle(drain_s)
+        self._closing.set()
+        self._guard.abandon()
+        self._lanes.settle(None)
+        while self._guard.close():  # a clear that hangs is on a thread of its own
+            time.sleep(0.05)
+        self.close()
 
     def close(self, wait_s: float = 5.0) -> bool:
         """Start nothing more, wait for what is under way, close the backend.
@@ -249,3 +297,8 @@ class StorageIO:
         self._guard.add(writes=1)
         results = self._guard.call(lambda: self._storage.write(keys, views), len(keys), reading=False)
         return [Failed("storage says missing of a write") if isinstance(one, Missing) else one for one in results]
+
+
+def _ask(results: Sequence[PageResult], count: int) -> None:
+    if results and isinstance(results[0], Failed):
+        raise StepwellError(f"storage failed after {count} pages were cleared: {results[0].reason}")
