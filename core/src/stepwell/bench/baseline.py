@@ -39,6 +39,9 @@ class Baseline(Protocol):
     def get(self) -> float:
         """Read what was written last."""
 
+    def clear(self) -> None:
+        """Forget what was written."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -95,6 +98,9 @@ class Fio:
         drop_page_cache(self._terms.folder)
         return self._run("read")
 
+    def clear(self) -> None:
+        self._file.unlink(missing_ok=True)
+
     def _run(self, rw: str) -> float:
         done = subprocess.run(
             [*self.command, f"--rw={rw}"], capture_output=True, text=True, timeout=FIO_LIMIT_S, check=False
@@ -125,6 +131,9 @@ class Plain:
     def get(self) -> float:
         drop_page_cache(self._terms.folder)
         return self._time(self._open(os.O_RDONLY), os.preadv)
+
+    def clear(self) -> None:
+        self._file.unlink(missing_ok=True)
 
     def _open(self, flags: int) -> int:
         return os.open(self._file, flags | (os.O_DIRECT if self._terms.direct else 0), 0o600)
@@ -162,6 +171,9 @@ class Memcpy:
 
     def get(self) -> float:
         return self._copy(self._other, self._pages)
+
+    def clear(self) -> None:
+        """There is only ever one copy."""
 
     def _copy(
         self,

@@ -1,230 +1,179 @@
-"""`stepwell bench storage`: how fast a backend puts and gets pages, next to `fio` on the same disk.
+"""`stepwell bench storage`: how fast a backend puts and gets pages, next to the fastest that can be there.
+
+That is the backend's own client library with nothing of ours around it where the plugin offers that, `fio` on the same
+disk for another backend that keeps files, and one copy in memory for all others.
 
 Backend and baseline take turns, and take turns in who goes first, so that whatever else the machine does meets both.
-Pages lie in a real arena. Everything read is checked to have been read.
+Pages lie in a real arena. Everything read is checked to have been read, and everything put is forgotten in the end.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import statistics
+import signal
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import click
 import numpy as np
-import numpy.typing as npt
 
-from stepwell.abc.storage import Storage
-from stepwell.assemble import Place
 from stepwell.bench.baseline import Baseline, Fio, Memcpy, Plain, Terms, can_direct, drop_page_cache, filesystem
-from stepwell.cache.arena import TRAILER_BYTES, Arena
-from stepwell.cli.options import read_config, set_option
+from stepwell.bench.moves import Bare, Batches, Subject
+from stepwell.bench.own_time import OpTime, measure_own
+from stepwell.bench.rates import Asked, Row, measure
+from stepwell.bench.target import Target, made, native
+from stepwell.cache.arena import BLOCK, Arena
+from stepwell.cli.storage_open import Store, interruptible, room, storage_options
 from stepwell.config import Chosen
 from stepwell.errors import ConfigError, StepwellError
-from stepwell.offers import Context
-from stepwell.types import Done, Full, GroupSpec, PageKey, PageResult
 
-BATCH = 64
-CALLERS = 2
-"""Pages a call, and calls at once: what the engine does for one fetch."""
 DEFAULT_THREADS = 4
+PROFILED_PAGES = 4096
+PROFILED_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One operation on pages of one size: medians in MB/s (10^6 bytes), and the least and most of all rounds."""
+class Load:
+    """How much is moved a round, how often, and how."""
 
-    backend: str
-    page_bytes: int
-    op: str
-    mb_s: float
-    baseline: str
-    baseline_mb_s: float
-    ratio: float
-    spread: tuple[float, float]
-    baseline_spread: tuple[float, float]
-    plain_mb_s: float | None = None
-    """Plain system calls on the backend's own memory, where the backend keeps files."""
-    plain_ratio: float | None = None
+    mib: int
+    rounds: int
+    per_call: int
+    callers: int
 
-
-class Subject:
-    """A backend and its pages: puts and gets all of them in batches, and says how fast."""
-
-    def __init__(self, storage: Storage, arena: Arena, pages: int, drop: Callable[[], None]) -> None:
-        self._storage, self._arena, self._drop = storage, arena, drop
-        self._pages = pages
-        _, self._page_bytes, _ = arena.slots(0)
-        self._marks = np.frombuffer(arena.memory, dtype=np.uint8).reshape(pages, self._page_bytes)[:, :8]
-        self._keys: list[PageKey] = []
-        storage.attach(arena)
-
-    def put(self) -> float:
-        """Store every page under a new key."""
-        self._keys = [os.urandom(40) for _ in range(self._pages)]
-        return self._time("write", self._storage.write)
-
-    def get(self) -> float:
-        """Read every page back."""
-        marks = self._marks.copy()
-        self._marks[:] = 0
-        self._drop()
-        rate = self._time("read", self._storage.read)
-        if not np.array_equal(marks, self._marks):
-            raise StepwellError("the backend answered done for pages that it did not fill")
-        return rate
-
-    def clear(self) -> None:
-        """Forget all pages."""
-        self._storage.delete(self._keys)
-
-    def _time(self, verb: str, call: Callable[..., Sequence[PageResult]]) -> float:
-        """MB/s of all pages, in batches, from `CALLERS` threads."""
-        starts = range(0, self._pages, BATCH)
-        batches = [np.arange(at, min(at + BATCH, self._pages), dtype=np.int32) for at in starts]
-
-        def work(ids: npt.NDArray[np.int32]) -> list[PageResult]:
-            results = call(self._keys[ids[0] : ids[-1] + 1], self._arena.views(0, ids))
-            if len(results) != len(ids):
-                raise StepwellError(f"{len(ids)} pages got {len(results)} answers")
-            return [result for result in results if not isinstance(result, Done)]
-
-        with ThreadPoolExecutor(CALLERS) as pool:
-            start = time.perf_counter()
-            bad = [result for some in pool.map(work, batches) for result in some]
-            spent = time.perf_counter() - start
-        if bad:
-            raise StepwellError(f"{len(bad)} of {self._pages} pages did not {verb}, the first for {bad[0]}")
-        return self._pages * self._page_bytes / spent / 1e6
-
-
-def measure(
-    name: str, subject: Subject, baseline: Baseline, plain: Baseline | None, page_bytes: int, rounds: int
-) -> list[Row]:
-    """A row for put and one for get, from `rounds` rounds in which all take turns; one before them is not counted."""
-    rates: dict[tuple[str, str], list[float]] = {}
-    sides: list[tuple[str, Subject | Baseline]] = [("subject", subject), ("baseline", baseline)]
-    if plain is not None and plain is not baseline:
-        sides.append(("plain", plain))
-    for round in range(rounds + 1):
-        for side, one in sides if round % 2 else sides[::-1]:
-            for op, run in (("put", one.put), ("get", one.get)):
-                rate = run()
-                if round:
-                    rates.setdefault((side, op), []).append(rate)
-        subject.clear()
-    return [_row(name, page_bytes, op, baseline.name, rates) for op in ("put", "get")]
-
-
-def _row(name: str, page_bytes: int, op: str, baseline: str, rates: dict[tuple[str, str], list[float]]) -> Row:
-    own, other, plain = rates["subject", op], rates["baseline", op], rates.get(("plain", op))
-    middle, base = statistics.median(own), statistics.median(other)
-    return Row(
-        backend=name,
-        page_bytes=page_bytes,
-        op=op,
-        mb_s=round(middle, 1),
-        baseline=baseline,
-        baseline_mb_s=round(base, 1),
-        ratio=round(middle / base, 3),
-        spread=(round(min(own), 1), round(max(own), 1)),
-        baseline_spread=(round(min(other), 1), round(max(other), 1)),
-        plain_mb_s=round(statistics.median(plain), 1) if plain else None,
-        plain_ratio=round(middle / statistics.median(plain), 3) if plain else None,
-    )
+    def __str__(self) -> str:
+        return (
+            f"{self.per_call} pages a call, {self.callers} calls at once; rounds: {self.rounds} of {self.mib} MiB"
+        )
 
 
 @click.command()
-@click.option("--backend", required=True, metavar="NAME", help="The storage to measure, as in `[storage] use`.")
+@storage_options
 @click.option(
-    "--path", metavar="DIR", help="Where a backend that keeps files has its folder; it is removed afterwards."
+    "--path", "folder", metavar="DIR", help="Where a backend that keeps files has its folder; it is removed afterwards."
 )
 @click.option("--page-kib", "page_kib", type=click.IntRange(4), multiple=True, help="Page size; may be repeated.")
 @click.option("--mib", type=click.IntRange(1), default=512, show_default=True, help="Bytes a round.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--pages-per-call", "per_call", type=click.IntRange(1), default=64, show_default=True, help="Pages of a batch."
+)
+@click.option("--callers", type=click.IntRange(1, 64), default=2, show_default=True, help="Batches at once.")
+@click.option("--profile", is_flag=True, help="Also say what of a page's time is spent in Stepwell's own Python.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@set_option
 def command(
-    backend: str, path: str | None, page_kib: Sequence[int], mib: int, rounds: int, as_json: bool, sets: Sequence[str]
+    backend: str | None,
+    path: str | None,
+    sets: Sequence[str],
+    folder: str | None,
+    page_kib: Sequence[int],
+    mib: int,
+    rounds: int,
+    per_call: int,
+    callers: int,
+    profile: bool,
+    as_json: bool,
 ) -> None:
-    """Put and get pages in a storage backend, next to fio on the same disk."""
+    """Put and get pages in a storage, next to its own client library, to fio on the same disk, or to a copy in memory.
+
+    Everything that was put is deleted afterwards, after Ctrl-C and failures too.
+    """
+    target, load = Target(backend, path, sets), Load(mib, rounds, per_call, callers)
     rows: list[Row] = []
+    asked: list[Asked] = []
     terms: list[str] = []
-    with _scratch(path) as folder:
+    own: list[OpTime] = []
+    with interruptible(), _ended_by_sigterm(), _scratch(folder or target.folder()) as scratch:
         for kib in page_kib or (256, 1024):
-            pages = max(1, mib * 1024 // kib)
-            found, said = _one_size(backend, folder / str(kib), sets, kib * 1024, pages, rounds)
+            found, keys, said = _one_size(target, scratch / str(kib), kib, load)
             rows += found
-            terms += said
-        terms.append(f"{filesystem(folder)}; {BATCH} pages a call, {CALLERS} calls at once, {mib} MiB a round")
+            asked.append(keys)
+            terms += [line for line in said if line not in terms]
+        if profile:
+            own = _profile(target, scratch / "profile")
+        terms.append(f"{filesystem(scratch)}; {load}")
     if as_json:
-        click.echo(json.dumps({"rows": [asdict(row) for row in rows], "terms": terms}, indent=2))
+        result: dict[str, object] = {"rows": [asdict(row) for row in rows], "contains": [asdict(one) for one in asked]}
+        if profile:
+            result["profile"] = [asdict(one) for one in own]
+        click.echo(json.dumps({**result, "terms": terms}, indent=2))
         return
-    for row in rows:
-        click.echo(_line(row))
-    for line in terms:
-        click.echo(f"  {line}")
+    for line in (*rows, *asked, *own):
+        click.echo(str(line))
+    for text in terms:
+        click.echo(f"  {text}")
 
 
-def _line(row: Row) -> str:
-    text = (
-        f"{row.backend}  {row.page_bytes // 1024} KiB  {row.op}  {row.mb_s:,.0f} MB/s "
-        f"[{row.spread[0]:,.0f}-{row.spread[1]:,.0f}]  {row.baseline} {row.baseline_mb_s:,.0f} "
-        f"[{row.baseline_spread[0]:,.0f}-{row.baseline_spread[1]:,.0f}]  ratio {row.ratio:.2f}"
-    )
-    return text + (f"  plain {row.plain_mb_s:,.0f}, ratio {row.plain_ratio:.2f}" if row.plain_mb_s else "")
-
-
-def _one_size(
-    backend: str, folder: Path, sets: Sequence[str], page_bytes: int, pages: int, rounds: int
-) -> tuple[list[Row], list[str]]:
+def _one_size(target: Target, folder: Path, kib: int, load: Load) -> tuple[list[Row], Asked, list[str]]:
     """Rows of one page size, and the terms on which they came about."""
-    if page_bytes % 4096:
-        raise ConfigError(f"--page-kib {page_bytes // 1024}: pages are whole blocks of 4 KiB")
+    page_bytes, pages = kib * 1024, max(1, load.mib * 1024 // kib)
+    if page_bytes % BLOCK:
+        raise ConfigError(f"--page-kib {kib}: pages are whole blocks of 4 KiB")
     folder.mkdir()
-    chosen, keeps_files = _choose(backend, folder / "store", sets)
-    arena = Arena.create([GroupSpec("bench", Full(), page_bytes - TRAILER_BYTES, (0,))], 1, [pages], setting="--mib")
-    storage: Storage | None = None
-    try:
+    choice, keeps_files = target.choose(folder / "store")
+    with ExitStack() as undo:
+        arena = room(choice, pages, page_bytes, "--mib")
+        undo.callback(arena.close)
         _fill(arena)
-        context: Context = Place(chosen.offer.name, "cpu", lambda: folder)
-        storage = chosen.offer.make(chosen.settings, context)
-        subject = Subject(storage, arena, pages, lambda: drop_page_cache(folder))
-        baseline, plain = _baselines(chosen.settings, folder, arena, page_bytes, pages, keeps_files)
-        rows = measure(backend, subject, baseline, plain, page_bytes, rounds)
-        return rows, _said(baseline, plain)
+        store = undo.enter_context(made(choice, folder, arena))
+
+        def drop() -> None:
+            if keeps_files:
+                drop_page_cache(folder)
+
+        subject = Subject(store, Batches(arena, load.per_call, load.callers), drop)
+        undo.push(_last(subject.clear))
+        baseline, plain = _baselines(choice, folder, arena, keeps_files)
+        if choice.offer.native is not None:
+            batches = Batches(arena, load.per_call, load.callers)
+            bare = Bare(lambda: native(choice, folder, arena), batches, store, drop)
+            undo.push(_last(bare.close))
+            baseline, plain = bare, (baseline if isinstance(baseline, Plain) else plain)
+        rows, asked = measure(choice.offer.name, subject, baseline, plain, page_bytes, pages, load.rounds)
+    return rows, asked, _said(baseline, plain)
+
+
+def _profile(target: Target, folder: Path) -> list[OpTime]:
+    """What a page costs in a batch of many small ones, where bytes count least."""
+    folder.mkdir()
+    arena = room(target.choose(folder / "store")[0], PROFILED_PAGES, PROFILED_BYTES, "--profile")
+    _fill(arena)
+
+    def another() -> AbstractContextManager[Store]:
+        return made(target.choose(Path(tempfile.mkdtemp(dir=folder)) / "store")[0], folder, arena)
+
+    try:
+        return measure_own(another, arena)
     finally:
-        if storage is not None:
-            storage.close()
         arena.close()
 
 
-def _choose(backend: str, folder: Path, sets: Sequence[str]) -> tuple[Chosen, bool]:
-    """The backend with its settings, and whether it keeps files: it then has a setting `path`."""
-    config = read_config(None, (), {})
-    registry = config.load_plugins()
-    fields: dict[str, Any] = getattr(registry.offer("storage", backend).config, "__dataclass_fields__", {})
-    keeps_files = "path" in fields
-    extra = {"storage.use": backend} | ({"storage.path": str(folder)} if keeps_files else {})
-    config = read_config(None, sets, extra)
-    return config.choose("storage", "storage", registry, backend), keeps_files
+def _last(call: Callable[[], None]) -> Callable[[type[BaseException] | None, object, object], None]:
+    """A call that tidies up: after a failure its own is only said, since what went wrong first counts."""
+
+    def tidy(kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            call()
+        except StepwellError as why:
+            if kind is None:
+                raise
+            click.echo(f"pages of this measurement may be left behind: {why}", err=True)
+
+    return tidy
 
 
-def _baselines(
-    settings: object, folder: Path, arena: Arena, page_bytes: int, pages: int, keeps_files: bool
-) -> tuple[Baseline, Baseline | None]:
+def _baselines(choice: Chosen, folder: Path, arena: Arena, keeps_files: bool) -> tuple[Baseline, Baseline | None]:
+    _, page_bytes, _ = arena.slots(0)
+    pages = arena.nbytes // page_bytes
     if not keeps_files:
         return Memcpy(arena.memory, page_bytes, pages), None
-    threads = min(int(getattr(settings, "threads", DEFAULT_THREADS)), pages)
-    direct = getattr(settings, "direct", True) is not False and can_direct(folder)
+    threads = min(int(getattr(choice.settings, "threads", DEFAULT_THREADS)), pages)
+    direct = getattr(choice.settings, "direct", True) is not False and can_direct(folder)
     aside = folder / "baseline"
     aside.mkdir()
     terms = Terms(aside, page_bytes, pages // threads * threads, threads, direct)
@@ -248,12 +197,29 @@ def _fill(arena: Arena) -> None:
 
 
 @contextmanager
-def _scratch(path: str | None) -> Iterator[Path]:
+def _scratch(root: str | Path | None) -> Iterator[Path]:
     try:
-        if path is not None:
-            Path(path).mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(prefix="stepwell-bench-", dir=path)
+        if root is not None:
+            Path(root).mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix="stepwell-bench-", dir=root)
     except OSError as error:
-        raise ConfigError(f"--path {path}: {error.strerror}; name a folder that can be written") from None
+        raise ConfigError(f"--path {root}: {error.strerror}; name a folder that can be written") from None
     with folder as name:
         yield Path(name)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """A polite kill is like Ctrl-C: what was put is deleted first. Only the main thread is told of signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -41,6 +41,11 @@ class Store:
         """Whether a call has not returned: then nothing may be closed, since it may still use everything."""
         self._storage = storage
 
+    @property
+    def package(self) -> str:
+        """The package that its code is in."""
+        return type(self._storage).__module__.partition(".")[0]
+
     def attach(self, arena: Arena) -> None:
         """Before anything else."""
         attach_storage(self._storage, arena)
@@ -60,6 +65,11 @@ class Store:
         with self._blamed("read"):
             return self._each(keys, self._storage.read(keys, into))
 
+    def write(self, keys: Sequence[PageKey], pages: PageViews) -> Sequence[PageResult]:
+        """As `Storage.write`."""
+        with self._blamed("write"):
+            return self._each(keys, self._storage.write(keys, pages))
+
     def delete(self, keys: Sequence[PageKey]) -> None:
         """Forget these keys."""
         with self._blamed("delete"):
@@ -67,9 +77,12 @@ class Store:
                 self._storage.delete(keys[at : at + KEYS_A_CALL])
 
     def close(self) -> None:
-        """The last call."""
-        with self._blamed("close"):
-            self._storage.close()
+        """The last call. What fails in it is said, and changes nothing of what came before."""
+        try:
+            with self._blamed("close"):
+                self._storage.close()
+        except StepwellError as error:
+            click.echo(f"note: {error}", err=True)
 
     def _each(self, keys: Sequence[PageKey], answers: Sequence[T]) -> Sequence[T]:
         if len(answers) != len(keys):
@@ -127,7 +140,7 @@ def opened(
             raise ConfigError(f"{what} cannot list its pages, and `stepwell storage {lists}` has to know them")
         state = config.bind("engine", EngineSettings).state_dir
         place = Place(choice.offer.name, "cpu", lambda: state or config.cache_dir)
-        arena = room(regions, region_bytes, "--memory-mib")
+        arena = room(choice, regions, region_bytes, "--memory-mib")
         store: Store | None = None
         try:
             store = Store(choice, make(choice, Storage, place))  # type: ignore[type-abstract]
@@ -140,10 +153,11 @@ def opened(
                 arena.close()
 
 
-def room(regions: int, region_bytes: int, setting: str) -> Arena:
-    """An arena of equal regions. ConfigError, naming `setting`, where there is too little memory."""
+def room(choice: Chosen, regions: int, region_bytes: int, setting: str) -> Arena:
+    """An arena of equal regions, as the storage needs it. ConfigError, naming `setting`, where memory does not do."""
     group = GroupSpec("pages", Full(), region_bytes - TRAILER_BYTES, (0,))
-    return Arena.create([group], 1, [regions], setting=setting)
+    named = Capability.NAMED_MEMORY in choice.provides
+    return Arena.create([group], 1, [regions], setting=setting, named=named)
 
 
 @contextmanager
