@@ -37,10 +37,10 @@ def test_a_frozen_server_costs_its_timeout_and_no_restart(serve: Serve, opened: 
         for call in (lambda: bench.read(range(8))[0], lambda: bench.write(range(8, 16))):
             began = time.monotonic()
             results = call()
-            assert failed(results) and "Timeout" in results[0].reason or "timed out" in results[0].reason
+            assert failed(results) and "timed out" in results[0].reason.replace("Timeout", "timed out")
             assert time.monotonic() - began < 2.0
         began = time.monotonic()
-        with pytest.raises(OSError, match="127.0.0.1"):
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
             bench.storage.contains(bench.keys(range(8)))
         with pytest.raises(redis.RedisError):
             bench.storage.delete(bench.keys([99]))
@@ -136,8 +136,8 @@ def test_b057_a_value_that_is_no_page_of_this_size_fails_alone_until_it_is_writt
     others.lpush(name_of(bench.key(6)), "a list")
     results, pages = bench.read(range(8))
     assert [result == DONE for result in results] == [True] + [False] * 6 + [True]
-    assert "1 bytes" in results[2].reason and "WRONGTYPE" in results[6].reason  # type: ignore[union-attr]
-    assert MISSING not in results
+    assert "1 bytes" in results[2].reason  # type: ignore[union-attr]
+    assert [result == MISSING for result in results] == [False] * 6 + [True, False]
     assert pages[0] == bench.bytes_of(0) and pages[7] == bench.bytes_of(7)
     bench.put(range(8))
     bench.gets(range(8))

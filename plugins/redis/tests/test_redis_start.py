@@ -61,7 +61,7 @@ def test_a_frozen_server_is_given_up_soon(opened: Open, serve: Serve) -> None:
     server = serve()
     server.freeze()
     began = time.monotonic()
-    with pytest.raises(ConfigError, match="storage.url"):
+    with pytest.raises(ConfigError, match=r"storage\.url"):
         opened(server.port, timeout_s=60.0)
     assert time.monotonic() - began < 5
     server.thaw()
@@ -113,7 +113,7 @@ def test_a_password_is_needed_and_never_shown(opened: Open, serve: Serve) -> Non
 
 
 def test_a_user_that_may_do_only_what_is_needed(opened: Open, serve: Serve) -> None:
-    rules = f"stepwell on >{WORD} ~stepwell/* -@all +get +set +exists +unlink +scan +strlen"
+    rules = f"stepwell on >{WORD} ~stepwell/* -@all +mget +set +exists +unlink +scan +strlen"
     port = serve("--user", *rules.split()).port
     works(opened(port, username="stepwell", password=Secret(WORD)))
     with pytest.raises(ConfigError, match=r"storage.password: .*prefix|storage.password: .*perm"):

@@ -37,8 +37,7 @@ class RedisStorage(Storage):
         life = b"$2\r\nPX\r\n" + _argument(b"%d" % max(1, round(config.ttl_s * 1000)))
         self._set_head = _head("SET", 5 if config.ttl_s else 3)
         self._set_tail = b"\r\n" + (life if config.ttl_s else b"")
-        self._get_head = _head("GETEX", 4) if config.refresh_on_read else _head("GET", 2)
-        self._get_tail = life if config.refresh_on_read else b""
+        self._life = life if config.refresh_on_read else b""
 
     def contains(self, keys: Sequence[PageKey]) -> Sequence[bool]:
         head = _head("EXISTS", 2)
@@ -57,15 +56,19 @@ class RedisStorage(Storage):
         return found
 
     def read(self, keys: Sequence[PageKey], into: PageViews) -> Sequence[PageResult]:
-        head, tail, names = self._get_head, self._get_tail, self._names(keys)
+        names, life = self._names(keys), self._life
         buffers = into.buffers()
         results: list[PageResult] = []
 
         def send(link: Link, part: slice) -> None:
-            link.send([head + name + tail for name in names[part]], 0)
+            if life:
+                link.send([_GETEX + name + life for name in names[part]], 0)
+            else:
+                link.send([_head("MGET", 1 + part.stop - part.start), *names[part]], 0)
 
         def receive(link: Link, part: slice) -> None:
-            link.pages(buffers[part], results)
+            if life or link.array(part.stop - part.start, results):
+                link.pages(buffers[part], results)
 
         error = self._exchange(len(keys), _step(into), send, receive)
         return results + [Failed(error or "")] * (len(keys) - len(results))
@@ -166,6 +169,9 @@ def _argument(value: bytes) -> bytes:
 def _head(command: str, parts: int) -> bytes:
     """The start of a command of so many parts, up to its key."""
     return b"*%d\r\n" % parts + _argument(command.encode())
+
+
+_GETEX = _head("GETEX", 4)
 
 
 def _step(pages: PageViews) -> int:

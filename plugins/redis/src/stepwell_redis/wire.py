@@ -68,6 +68,14 @@ class Link:
             numbers.append(int(line[1:]))
         return numbers
 
+    def array(self, count: int, results: list[PageResult]) -> bool:
+        """Whether one reply for `count` pages follows; else what came instead is the result of each."""
+        line = self._line()
+        if line == b"*%d" % count:
+            return True
+        results += [_failed(line)] * count
+        return False
+
     def pages(self, into: Sequence[memoryview], results: list[PageResult]) -> None:
         """Receive one value a buffer, and append what came of each."""
         size = len(into[0])
