@@ -146,7 +146,9 @@ class FakeEngine:
             found[1].cancel()
             found[0].put(Output(rid, finish=finish, prompt_tokens=0, cached=self.cached))
 
-    async def control(self, verb: str, timeout_s: float | None = 30.0) -> dict[str, object]:
+    async def control(
+        self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
         self.controls.append(verb)
         return {"verb": verb}
 

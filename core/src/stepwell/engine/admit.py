@@ -59,11 +59,6 @@ class Admission:
         self._news = True
         self._news_at = self._batch.launched
 
-    def stir_if(self, news: bool) -> None:
-        """The same, where there is news."""
-        if news:
-            self.stir()
-
     def landed(self, number: int) -> None:
         """A step has completed."""
         if number == self._news_at or not any(self._batch.seats):

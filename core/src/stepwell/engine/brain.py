@@ -18,20 +18,10 @@ from stepwell.abc.prefetch import PrefetchPolicy
 from stepwell.abc.runner import ModelInfo, StepResult
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.cache.cache import Cache
-from stepwell.engine.actions import (
-    Action,
-    Attached,
-    Cleared,
-    Detached,
-    Event,
-    FetchEnded,
-    FetchMoved,
-    Launch,
-    Queried,
-    StoreEnded,
-)  # fmt: skip
+from stepwell.engine.actions import Action, Event, Launch
 from stepwell.engine.admit import Admission
 from stepwell.engine.batch import Batch
+from stepwell.engine.below import Below
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
 from stepwell.engine.room import RoomMaker
@@ -117,6 +107,7 @@ class Brain:
             self._fetches = Fetches(
                 cache, prefetch, page, self._page_bytes, settings.fetch_grace, self.counters, self._emit
             )
+        self._below = Below(cache, self._stores, self._fetches)
         self._room = RoomMaker(cache, self._batch, policy, self._view, self.counters, self._retract, self._fail)
         self._admission = Admission(
             cache, self._queue, self._batch, self._fetches, self._view, self.counters,
@@ -155,7 +146,7 @@ class Brain:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, or is in flight in any direction."""
-        return not (self._jobs or self._flights or self._stores.open or (self._fetches and self._fetches.open))
+        return not (self._jobs or self._flights or self._below.open)
 
     @property
     def waiting(self) -> int:
@@ -189,20 +180,9 @@ class Brain:
                 self._arrive(event)
             case Abort():
                 self._abort(event)
-            case StoreEnded():
-                self._stores.ended(event)
-            case Queried() if self._fetches:
-                self._admission.stir_if(self._fetches.queried(event))
-            case FetchMoved() if self._fetches:
-                self._admission.stir_if(self._fetches.moved(event))
-            case FetchEnded() if self._fetches:
-                self._admission.stir_if(self._fetches.ended(event))
-            case Attached():
-                self._cache.attach_storage()
-            case Detached():
-                self._detach()
-            case Cleared():
-                self._cache.forget_stored()
+            case _:
+                if self._below.take(event, self._now):
+                    self._admission.stir()
 
     def _arrive(self, request: Request) -> None:
         self.counters.requests += 1
@@ -496,15 +476,7 @@ class Brain:
         steps = min(steps, min(seat.last - seat.planned for seat in draft.decodes))
         return self._room.horizon(draft, steps) if steps > 1 else 1
 
-    # --- storage and time --------------------------------------------------------------------------------------
-
-    def _detach(self) -> None:
-        """Storage is gone: nobody waits for it any more, and what is in flight ends when it ends."""
-        self._cache.detach_storage()
-        self._stores.detach()
-        if self._fetches:
-            self._fetches.detach(self._now)
-        self._admission.stir()
+    # --- time -------------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
         if self._expiries and self._expiries[0] <= self._now:

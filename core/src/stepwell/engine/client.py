@@ -207,8 +207,13 @@ class EngineClient:
         if not self._joined.is_set():
             raise EngineLost(self._why)
         id = next(self._ids)
+        control = Control(id, verb, dict(given or {}))
+        try:
+            wire.encode([control])
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ConfigError(f"what was given with {verb!r} cannot be sent: {error}") from None
         reply = self._replies[id] = asyncio.get_running_loop().create_future()
-        self._out.put_nowait(Control(id, verb, dict(given or {})))
+        self._out.put_nowait(control)
         try:
             return await asyncio.wait_for(reply, timeout_s)
         except TimeoutError:

@@ -11,13 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
-from stepwell_server import read, routes
+from stepwell_server import admin, read, routes
 from stepwell_server.deliver import GONE, ClientGone
 from stepwell_server.errors import ApiError, failed
 from stepwell_server.state import Front
 
-CONTROLS = {"flush": "POST", "stats": "GET", "audit": "POST"}
-"""Verbs of the engine under /admin, and their method."""
 ROUTES = {
     "/v1/chat/completions": "chat/completions",
     "/v1/completions": "completions",
@@ -43,10 +41,7 @@ def make_app(front: Front, lifespan: Lifespan[Starlette] | None = None) -> ASGIA
         Route("/metrics", _bound(front, routes.metrics), methods=["GET"], name="metrics"),
     ]
     if front.settings.admin_key is not None:
-        served += [
-            Route(f"/admin/{verb}", _bound(front, routes.admin(verb)), methods=[method], name="admin")
-            for verb, method in CONTROLS.items()
-        ]
+        served += admin.routes(front, _bound)
     handlers = {HTTPException: _http_error(front), ApiError: _api_error(front), Exception: _any_error(front)}
     app = Starlette(routes=served, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
@@ -84,7 +79,7 @@ class Guarded:
         await self._app(scope, receive, counted)
 
 
-def _bound(front: Front, handler: routes.Handler) -> Callable[[Request], Awaitable[Response]]:
+def _bound(front: Front, handler: admin.Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(front, request)
@@ -100,7 +95,7 @@ def _bound(front: Front, handler: routes.Handler) -> Callable[[Request], Awaitab
 
 def _refuse(front: Front, error: ApiError) -> Response:
     front.meter.error(error.code or error.kind)
-    return Response(error.body, error.status, error.headers, routes.JSON)
+    return Response(error.body, error.status, error.headers, admin.JSON)
 
 
 def _api_error(front: Front) -> Callable[[Request, Exception], Awaitable[Response]]:

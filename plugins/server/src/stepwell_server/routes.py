@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.requests import Request
@@ -11,23 +10,18 @@ from starlette.responses import Response
 
 from stepwell.abc.codec import Codec
 from stepwell.cache.keys import namespace
-from stepwell.engine.client import EngineLost
-from stepwell.errors import StepwellError
 from stepwell_server import health, read
+from stepwell_server.admin import JSON
 from stepwell_server.answer import Span, chunks, collect, run
 from stepwell_server.body import chat_body, completion_body
 from stepwell_server.choice import Choice
 from stepwell_server.deliver import EventStream, begin, unless_gone
-from stepwell_server.errors import ApiError, failed, unavailable
+from stepwell_server.errors import ApiError
 from stepwell_server.format import ChatFormat, Format, Head, TextFormat
 from stepwell_server.port import Engine
 from stepwell_server.prepare import Asked, Limits, Preparer
 from stepwell_server.shapes import Model, Models
 from stepwell_server.state import Front
-
-JSON = "application/json"
-
-Handler = Callable[[Front, Request], Awaitable[Response]]
 
 
 async def chat(front: Front, request: Request) -> Response:
@@ -126,19 +120,3 @@ async def live(front: Front, request: Request) -> Response:
 async def metrics(front: Front, request: Request) -> Response:
     """GET /metrics."""
     return Response(front.meter.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def admin(verb: str) -> Handler:
-    """A route that passes a verb on to the engine."""
-
-    async def handler(front: Front, request: Request) -> Response:
-        engine, _ = front.serving()
-        try:
-            value = await engine.control(verb)
-        except EngineLost as error:
-            raise unavailable(str(error), "engine_down", 2) from None
-        except StepwellError as error:
-            raise failed(str(error)) from None
-        return Response(msgspec.json.encode(value), media_type=JSON)
-
-    return handler
