@@ -18,15 +18,16 @@ from pathlib import Path
 import pytest
 
 from stepwell_mooncake import MooncakeConfig, make
+from stepwell_mooncake.client import connect, placing
 from stepwell_mooncake.store import MooncakeStorage
 from stepwell_mooncake.wheel import missing
-from stepwell_testkit import KitContext
+from stepwell_testkit import KitArena, KitContext
 from stepwell_testkit.server import Server, lacking
 
 CLONE_NEWNET = 0x40000000
-SEGMENT_MIB = 64
+SEGMENT_MIB = 32
 LEASE_MS = 100
-CLIENT_TTL_S = 3
+CLIENT_TTL_S = 2
 """After which the master lets go of a segment whose process is gone."""
 Opened = Callable[..., MooncakeStorage]
 Owners = Callable[..., Server]
@@ -131,17 +132,88 @@ def table(master: Server, **settings: object) -> dict[str, object]:
     return {**at, "rpc_timeout_s": 1.0, "transfer_timeout_s": 1.0, **settings}
 
 
+@pytest.fixture(scope="class")
+def own_master(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A master that the tests of a class may end."""
+    with make_master(tmp_path_factory.mktemp("master")) as server:
+        yield server
+
+
+@pytest.fixture(scope="class")
+def own_owner(own_master: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same for the process with the only segment."""
+    with make_owner(tmp_path_factory.mktemp("owner"), own_master) as server:
+        yield server
+
+
+def open_at(master: Server, context: KitContext, **settings: object) -> MooncakeStorage:
+    store = make(MooncakeConfig(**table(master, **settings)), context)  # type: ignore[arg-type]
+    assert isinstance(store, MooncakeStorage)
+    return store
+
+
 @pytest.fixture
 def opened(context: KitContext) -> Iterator[Opened]:
     """Opens storages at a master; they are closed with the test."""
     stores: list[MooncakeStorage] = []
 
-    def make_one(master: Server, **settings: object) -> MooncakeStorage:
-        store = make(MooncakeConfig(**table(master, **settings)), context)  # type: ignore[arg-type]
-        assert isinstance(store, MooncakeStorage)
-        stores.append(store)
-        return store
+    def open_one(master: Server, **settings: object) -> MooncakeStorage:
+        stores.append(open_at(master, context, **settings))
+        return stores[-1]
 
-    yield make_one
+    yield open_one
     for store in stores:
         store.close()
+
+
+@pytest.fixture(scope="module")
+def lasting(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """A storage that tests hand on until one closes it: each close takes the client up to a second."""
+    stores: list[MooncakeStorage] = []
+    context = KitContext(tmp_path_factory.mktemp("state"))
+
+    def one_open(master: Server) -> MooncakeStorage:
+        try:
+            stores[-1].contains([bytes(40)])
+        except (IndexError, RuntimeError):
+            stores.append(open_at(master, context))
+        return stores[-1]
+
+    yield one_open
+    for store in stores:
+        store.close()
+
+
+class Stranger:
+    """Somebody else at the store, with a client and memory of their own."""
+
+    def __init__(self, master: Server) -> None:
+        self.client = connect(MooncakeConfig(**table(master)), 0)  # type: ignore[arg-type]
+        self._room = KitArena(1 << 20, 1)
+        assert self.client.register_buffer(self._room.address, self._room.nbytes) == 0
+
+    def get(self, name: str) -> bytes:
+        size = self.client.get_size(name)
+        assert self.client.batch_get_into([name], [self._room.address], [size]) == [size]
+        return bytes(self._room.memory[:size])
+
+    def put(self, name: str, data: bytes | bytearray, *, pinned: bool = False) -> bool:
+        self._room.memory[: len(data)] = data
+        how = placing(MooncakeConfig("unused:1", pin="hard" if pinned else "none"))
+        return self.client.batch_put_from([name], [self._room.address], [len(data)], how) == [0]
+
+    def remove(self, names: list[str]) -> None:
+        self.client.batch_remove(names, True)
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[[Server], Stranger]]:
+    strangers: list[Stranger] = []
+
+    def make_stranger(master: Server) -> Stranger:
+        strangers.append(Stranger(master))
+        return strangers[-1]
+
+    yield make_stranger
+    for one in strangers:
+        one.client.close()
