@@ -47,9 +47,7 @@ class Load:
     callers: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.per_call} pages a call, {self.callers} calls at once; rounds: {self.rounds} of {self.mib} MiB"
-        )
+        return f"{self.per_call} pages a call, {self.callers} calls at once; rounds: {self.rounds} of {self.mib} MiB"
 
 
 @click.command()
