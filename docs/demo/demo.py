@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,12 +94,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(log: Path) -> Iterator[httpx.Client]:
+def server(log: Path, config: Path = CONFIG, env: Mapping[str, str] | None = None) -> Iterator[httpx.Client]:
     """The real server, until the block ends; then a graceful stop."""
     port = free_port()
-    command = [sys.executable, "-m", "stepwell", "serve", "--config", str(CONFIG), "--port", str(port)]
+    command = [sys.executable, "-m", "stepwell", "serve", "--config", str(config), "--port", str(port)]
     with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+        )
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
                 wait_ready(client, process, log)
