@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import click
+
 from stepwell import Capability, Context, Offer, Storage, hookimpl
-from stepwell_nixl import client
-from stepwell_nixl.config import NixlConfig
+from stepwell_nixl import bucket, client
+from stepwell_nixl.config import NixlConfig, ObjConfig, UcxConfig
 
 FOLDER = frozenset(
     {
@@ -18,6 +22,15 @@ FOLDER = frozenset(
 )
 
 
+OBJECTS = frozenset({Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED, Capability.APART})
+"""Apart, since the S3 client ends a process that ends while a request is under way."""
+
+
+def obj_provides() -> frozenset[Capability]:
+    """NIXL neither deletes nor lists objects; boto3 does, where it is installed."""
+    return OBJECTS | {Capability.DELETES, Capability.LISTS} if bucket.installed() else OBJECTS
+
+
 def make(config: NixlConfig, context: Context) -> Storage:
     """A folder through NIXL's POSIX backend."""
     from stepwell_nixl.files import FileStorage
@@ -26,7 +39,33 @@ def make(config: NixlConfig, context: Context) -> Storage:
     return FileStorage(config, context, "POSIX", params, config.direct, f"engine = {config.engine!r}")
 
 
+def make_obj(config: ObjConfig, context: Context) -> Storage:
+    """A bucket through NIXL's OBJ backend."""
+    from stepwell_nixl.obj import ObjStorage
+
+    return ObjStorage(config, context)
+
+
+def make_ucx(config: UcxConfig, context: Context) -> Storage:
+    """A peer's memory through NIXL's UCX backend."""
+    from stepwell_nixl.ucx import UcxStorage
+
+    return UcxStorage(config, context)
+
+
 @hookimpl
 def stepwell_storages() -> list[Offer[Storage]]:
     """One offer a NIXL backend."""
-    return [Offer("nixl", make, NixlConfig, client.missing, FOLDER)]
+    return [
+        Offer("nixl", make, NixlConfig, client.missing, FOLDER),
+        Offer("nixl-obj", make_obj, ObjConfig, client.missing, obj_provides()),
+        Offer("nixl-ucx", make_ucx, UcxConfig, client.missing, FOLDER),
+    ]
+
+
+@hookimpl
+def stepwell_commands() -> Iterable[click.Command]:
+    """`stepwell nixl peer`."""
+    from stepwell_nixl.commands import peer
+
+    return [peer]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +52,86 @@ class GdsConfig(FolderConfig):
 
     backend: Literal["GDS_MT", "GDS"] = "GDS_MT"
     """The one with threads, or the one with batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjConfig:
+    """`use = "nixl-obj"`: a bucket of S3, or of what speaks S3, through NIXL's OBJ backend."""
+
+    bucket: str
+    """It must be there; objects that are not ours are left alone."""
+    prefix: str = "stepwell/"
+    """What the names of our objects begin with."""
+    endpoint: str = ""
+    """URL of the server, such as `http://127.0.0.1:9000`; empty: AWS, in `region`."""
+    region: str = "us-east-1"
+    access_key: str = field(default="", repr=False)
+    """Empty, as `secret_key`: what the AWS libraries find by themselves."""
+    secret_key: str = field(default="", repr=False)
+    virtual_addressing: bool = False
+    """The bucket as a part of the host's name instead of the path."""
+    ca_bundle: str = ""
+    """A file of certificates to trust instead of the system's."""
+    threads: int = 4
+    """Requests of one batch at once."""
+    timeout_s: float = 1.0
+    """How long the server may take to accept a connection, and to answer when it lists or deletes."""
+
+    def __post_init__(self) -> None:
+        if not self.bucket:
+            raise ValueError("bucket: name one")
+        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
+            raise ValueError("endpoint: must be a URL such as http://127.0.0.1:9000")
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("access_key and secret_key: give both or neither")
+        if not 1 <= self.threads <= 64:
+            raise ValueError("threads: must be 1 to 64")
+        if self.timeout_s <= 0:
+            raise ValueError("timeout_s: must be more than 0")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server speaks TLS."""
+        return not self.endpoint.startswith("http://")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the server listens."""
+        url = urlsplit(self.endpoint or f"https://s3.{self.region}.amazonaws.com")
+        return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UcxConfig:
+    """`use = "nixl-ucx"`: the memory of a peer, started by `stepwell nixl peer`, through NIXL's UCX backend."""
+
+    peer: str
+    """`HOST:PORT` where the peer listens."""
+    token: str = field(default="", repr=False)
+    """What the peer was started with."""
+    devices: str = ""
+    """Network devices that UCX may use, such as `mlx5_0:1`; empty: `lo` for a peer on this machine, else all."""
+    transfers: int = 4
+    """NIXL transfers that one batch is cut into, all of them in flight at once."""
+    timeout_s: float = 2.0
+    """How long the peer may take to answer a question."""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.peer.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError("peer: must be HOST:PORT")
+        if not 1 <= self.transfers <= 64:
+            raise ValueError("transfers: must be 1 to 64")
+        if self.timeout_s <= 0:
+            raise ValueError("timeout_s: must be more than 0")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the peer listens."""
+        host, _, port = self.peer.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def devices_for(host: str, asked: str) -> str:
+    """Network devices for UCX, which would open a port on every one: only the loopback's where no other is needed."""
+    return asked or ("lo" if host in ("localhost", "::1") or host.startswith("127.") else "")

@@ -79,10 +79,11 @@ class Lanes(Generic[L]):
             with self._lock:
                 self._idle.append(lane)
 
-    def close(self) -> None:
-        """Let go of all of them."""
+    def close(self) -> list[L]:
+        """Lend none of them any more; the ones there were."""
         with self._lock:
-            self._idle.clear()
+            idle, self._idle = self._idle, []
+            return idle
 
 
 def file_lanes(backend: str, params: dict[str, str], arena: ArenaView, setting: str) -> Lanes[FileLane]:

@@ -1,0 +1,231 @@
+"""The peer: a process that lends its memory to others, who write and read it without its doing anything.
+
+It keeps the books (`book.py`) and answers questions about them. A lease lasts as long as its client's connection: no
+time runs out on a client that is only slow, so no slot is given away under its hands. Where a connection ends, its
+leases go on for a moment, for what may still be on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hmac
+import mmap
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepwell import StepwellError, StoredPage
+from stepwell_nixl.book import Book, Slot, split
+from stepwell_nixl.client import make_agent
+from stepwell_nixl.wire import (
+    FIRST_MOST,
+    FULL,
+    HEAD,
+    HELD,
+    MOST,
+    VERSION,
+    Allocate,
+    Delete,
+    Done,
+    Find,
+    Held,
+    Hello,
+    Lent,
+    LetGo,
+    List,
+    Listed,
+    Message,
+    Pin,
+    Publish,
+    Refused,
+    Request,
+    Welcome,
+    frame,
+    requests,
+)
+
+GIB = 1 << 30
+SLABS = 64
+LEAST_SLAB = 4 << 20
+KEY = 40
+LISTED = 1024
+GRACE_S = 2.0
+"""How long the leases of a connection that ended go on."""
+KEEPALIVE_S = 30
+"""After how much silence a connection is tested, so that the leases of a machine that is gone end."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Slots that one client writes or reads."""
+
+    slots: list[Slot | None]
+    writing: bool
+
+
+class Memory:
+    """The memory that is lent, registered with NIXL."""
+
+    def __init__(self, nbytes: int, devices: str) -> None:
+        self.nbytes = nbytes
+        self._map = mmap.mmap(-1, nbytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.agent = make_agent("UCX", {"ucx_devices": devices} if devices else {}, "devices")
+        self.agent.register_memory([(self.address, nbytes, 0, "")], "DRAM")
+        self.metadata = self.agent.get_agent_metadata()
+
+
+class Session:
+    """What one client may ask, and what it holds."""
+
+    def __init__(self, book: Book, memory: Memory, token: str) -> None:
+        self._book, self._memory, self._token = book, memory, token
+        self._leases: dict[int, Lease] = {}
+        self._next = 0
+        self._listing: list[StoredPage] = []
+        self.known = False
+        """Whether it said hello."""
+
+    def answer(self, request: Request) -> Message | None:
+        """The answer to a request; None where it has none."""
+        if not self.known:
+            return self._greet(request)
+        match request:
+            case Allocate(keys, size):
+                return self._lend([self._allocated(key, size) for key in split(keys, KEY)], writing=True)
+            case Pin(keys, size):
+                return self._lend([self._pinned(key, size) for key in split(keys, KEY)], writing=False)
+            case Publish(lease, which):
+                self._end(lease, which)
+                return Done()
+            case LetGo(lease):
+                self._end(lease, b"")
+                return None
+            case Find(keys):
+                now = time.monotonic()
+                return Held(bytes(self._book.find(key, now) is not None for key in split(keys, KEY)))
+            case Delete(keys):
+                for key in split(keys, KEY):
+                    slot = self._book.find(key, time.monotonic())
+                    if slot is not None:
+                        self._book.remove(slot)
+                return Done()
+            case List(start):
+                return self._listed(start)
+            case Hello():
+                return Refused("hello was said already")
+
+    def end(self) -> None:
+        """Let go of everything."""
+        for lease in list(self._leases):
+            self._end(lease, b"")
+
+    def _greet(self, request: Request) -> Message:
+        if not isinstance(request, Hello) or request.version != VERSION:
+            return Refused(f"the peer speaks version {VERSION} of its protocol")
+        if not hmac.compare_digest(request.token.encode(), self._token.encode()):
+            return Refused("the peer was started with another token")
+        self.known = True
+        return Welcome(self._memory.metadata, self._memory.nbytes, self._book.slab_bytes)
+
+    def _allocated(self, key: bytes, size: int) -> Slot | int:
+        if self._book.find(key, time.monotonic(), size) is not None:
+            return HELD
+        return self._book.allocate(key, size) or FULL
+
+    def _pinned(self, key: bytes, size: int) -> Slot | int:
+        slot = self._book.find(key, time.monotonic(), size)
+        if slot is None:
+            return HELD
+        self._book.pin(slot)
+        return slot
+
+    def _lend(self, slots: list[Slot | int], *, writing: bool) -> Lent:
+        self._next += 1
+        self._leases[self._next] = Lease([None if isinstance(slot, int) else slot for slot in slots], writing)
+        base = self._memory.address
+        addresses = [slot if isinstance(slot, int) else base + slot.offset for slot in slots]
+        return Lent(self._next, np.array(addresses, dtype=np.int64).tobytes())
+
+    def _end(self, number: int, which: bytes) -> None:
+        lease = self._leases.pop(number, None)
+        if lease is None:
+            return
+        written = which.ljust(len(lease.slots), b"\0")
+        for slot, good in zip(lease.slots, written, strict=False):
+            if slot is None:
+                continue
+            if not lease.writing:
+                self._book.unpin(slot)
+            elif good:
+                self._book.publish(slot, time.monotonic())
+            else:
+                self._book.abandon(slot)
+
+    def _listed(self, start: int) -> Listed:
+        if start == 0:
+            self._listing = list(self._book.pages())
+        some = self._listing[start : start + LISTED]
+        sizes = np.array([page.nbytes for page in some], dtype=np.int64)
+        return Listed(b"".join(page.key for page in some), sizes.tobytes())
+
+
+class Peer:
+    """Serves sessions over TCP."""
+
+    def __init__(self, memory: Memory, book: Book, token: str) -> None:
+        self._memory, self._book, self._token = memory, book, token
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until it ends."""
+        _keep_alive(writer.get_extra_info("socket"))
+        session = Session(self._book, self._memory, self._token)
+        try:
+            await self._talk(session, reader, writer)
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            pass  # it hung up, or does not speak our language
+        finally:
+            writer.close()
+            asyncio.get_running_loop().call_later(GRACE_S, session.end)
+
+    async def _talk(self, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+            if length > (MOST if session.known else FIRST_MOST):
+                raise ValueError(f"a message of {length} bytes")
+            reply = session.answer(requests.decode(await reader.readexactly(length)))
+            if reply is not None:
+                writer.write(frame(reply))
+                await writer.drain()
+
+
+async def run(host: str, port: int, nbytes: int, *, token: str, devices: str, ttl_s: float) -> None:
+    """Lend memory until a signal ends it."""
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise StepwellError(f"--listen {host}:{port}: {error.strerror}; choose another address") from None
+    memory = Memory(nbytes, devices)
+    book = Book(nbytes, max(LEAST_SLAB, nbytes // SLABS), ttl_s)
+    peer = Peer(memory, book, token)
+    stop = asyncio.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    server = await asyncio.start_server(peer.serve, sock=listener, limit=1 << 20)
+    print(f"lends {nbytes / GIB:g} GiB at {host}:{listener.getsockname()[1]}", flush=True)
+    await stop.wait()
+    server.close()
+
+
+def _keep_alive(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
