@@ -445,7 +445,9 @@ class Tiering:
     def _catch_up(self) -> None:
         """Parents first, so that no node's digests take long. What a split hides is stored when it is used again."""
         unseen = self._unseen
-        for _ in range(min(CATCH_UP, len(unseen))):
+        for _ in range(CATCH_UP):
+            if not unseen:
+                break
             node = unseen.pop()
             unseen.extend(node.children.values())
             if node.parent is not None and self._unstored(node):
