@@ -33,16 +33,38 @@ class Line:
 
 
 @click.command()
-@click.argument("path", metavar="CONFIG")
+@click.argument("path", metavar="[CONFIG]", required=False)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of each plugin that failed.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of each plugin, or kit, that failed.")
 @click.option("--strict", is_flag=True, help="A plugin that failed is a failure even where CONFIG does not need it.")
-def doctor(path: str, sets: tuple[str, ...], as_json: bool, verbose: bool, strict: bool) -> None:
+@click.option("--conform", "offer", metavar="NAME", help="Run the conformance kit on an installed offer instead.")
+@click.option("--kind", metavar="KIND", help="With --conform: which offer, where several have that name.")
+def doctor(
+    path: str | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+    strict: bool,
+    offer: str | None,
+    kind: str | None,
+) -> None:
     """Say whether CONFIG can run, and what to mend; exit status 1 if it cannot.
 
     Plugins are imported, and their checks run, in a process apart.
+
+    With --conform NAME: whether an offer keeps its contract, with its settings from CONFIG and --set. A `path` that is
+    not set is a folder of its own, gone afterwards; pages written elsewhere are deleted.
     """
+    if offer is not None:
+        from stepwell.cli.conform import conform
+
+        conform(offer, kind or "", path, sets, as_json, verbose)
+        return
+    if kind is not None:
+        raise click.UsageError("--kind says which offer --conform NAME means.")
+    if path is None:
+        raise click.UsageError("Missing argument 'CONFIG'.")
     config = read_config(None)
     try:
         read_config(path, sets)

@@ -9,7 +9,7 @@ class TestScratch(StorageKit):
 """
 
 from stepwell_testkit.arena import KitArena
-from stepwell_testkit.conform import conform
+from stepwell_testkit.conform import Verdict, conform
 from stepwell_testkit.context import KitContext
 from stepwell_testkit.dispatch import DispatchKit
 from stepwell_testkit.eviction import EvictionKit
@@ -39,6 +39,7 @@ __all__ = [
     "ScheduleKit",
     "StorageKit",
     "Threads",
+    "Verdict",
     "World",
     "WriteKit",
     "conform",

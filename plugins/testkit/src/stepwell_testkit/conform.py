@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -22,7 +22,7 @@ from stepwell_testkit import {kit}
 
 class TestOffer({kit}):
     provides = frozenset({{{provides}}})
-    {sizes}
+    {more}
 
 """
 ONE = """\
@@ -54,34 +54,98 @@ TEXTS: Mapping[str, tuple[str, str]] = {
 Settings = object | Callable[[Path], object]
 
 
-def conform(kind: str, offer: Offer[Any], settings: Settings, tmp_path: Path, *, limit_bytes: int = 0) -> int:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one test of a kit; `began` is reported before the others."""
+
+    test: str
+    outcome: Literal["began", "passed", "failed", "skipped"]
+    why: str = ""
+    """The first line of a failure, or why it was skipped."""
+
+
+Report = Callable[[Verdict], object]
+
+
+def conform(
+    kind: str,
+    offer: Offer[Any],
+    settings: Settings,
+    tmp_path: Path,
+    *,
+    limit_bytes: int = 0,
+    report: Report | None = None,
+) -> int:
     """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
 
     `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `dispatch`). `settings` is an
     instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among
     its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file
-    that runs stands in `tmp_path` afterwards.
+    that runs, and all that its tests write, stands in `tmp_path` afterwards. `report` hears of each test.
     """
     if kind not in TEXTS:
         raise ConfigError(f"there is no conformance kit for {kind!r}; there are kits for {', '.join(TEXTS)}")
     kit, body = TEXTS[kind]
-    provides = offer.provides if limit_bytes else offer.provides - {Capability.EVICTS}
+    provides = tested(offer, limit_bytes)
     if kind == "storage" and provides & {Capability.PERSISTENT, Capability.SHARED}:
         body += AGAIN
     head = HEAD.format(
         kit=kit,
         provides=", ".join(f"Capability.{flag.name}" for flag in sorted(provides, key=lambda flag: flag.name)),
-        sizes=f"limit_bytes = {limit_bytes}" if kind == "storage" else "",
+        more=f"limit_bytes = {limit_bytes}\n    closes = True" if kind == "storage" else "",
     )
     # A name of its own: a second run in this process would be given the first one's module again.
     test = tmp_path / f"test_conform_{uuid4().hex}.py"
     test.write_text(head + body)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     arguments = [f"--rootdir={tmp_path}", f"--confcutdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}"]
+    arguments += [f"--basetemp={tmp_path / 'tests'}"]
     # It also finds the pytest plugin imported already, which is no matter.
     arguments += ["--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-q"]
     plugins = ["-p", "no:cacheprovider", "-p", "stepwell_testkit_pytest"]
-    return int(pytest.main([*arguments, *plugins, str(test)], plugins=[_Subject(offer, settings)]))
+    hearers = [_Subject(offer, settings), *([_Hearer(report)] if report else [])]
+    return int(pytest.main([*arguments, *plugins, str(test)], plugins=hearers))
+
+
+def tested(offer: Offer[Any], limit_bytes: int = 0) -> frozenset[Capability]:
+    """The claims of an offer that a kit tests."""
+    untested = {Capability.APART, *(() if limit_bytes else (Capability.EVICTS,))}
+    return offer.provides - untested
+
+
+@dataclass(frozen=True)
+class _Hearer:
+    """Passes on what pytest reports, one verdict a test whatever its phases say."""
+
+    report: Report
+    _worst: dict[str, Verdict] = field(default_factory=dict)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.report(Verdict(_test(nodeid), "began"))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = _test(report.nodeid)
+        if report.outcome != "passed" and test not in self._worst:
+            self._worst[test] = Verdict(test, report.outcome, _why(report))
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        test = _test(nodeid)
+        self.report(self._worst.pop(test, Verdict(test, "passed")))
+
+
+def _test(nodeid: str) -> str:
+    return nodeid.split("::")[-1]
+
+
+def _why(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash else report.longrepr or "").strip().splitlines()
+    why = lines[0].removeprefix("AssertionError: ").removeprefix("Failed: ") if lines else ""
+    # The kits were imported before pytest could make their asserts say more: then the assert itself is said.
+    asserts = [line[1:].strip() for line in str(report.longrepr).splitlines() if line.startswith(">")]
+    return asserts[-1] if why in ("", "AssertionError") and asserts else why
 
 
 @dataclass(frozen=True)

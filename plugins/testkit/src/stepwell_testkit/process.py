@@ -69,7 +69,9 @@ class Child:
             self.kill()
             pytest.fail(f"the child process did not end within {LIMIT_S:g} s")
         if self._status:
-            pytest.fail(f"in the child process (status {self._status}):\n{os.read(self._report, 65536).decode()}")
+            story = os.read(self._report, 65536).decode().strip()
+            last = next((line for line in reversed(story.splitlines()) if "Error: " in line), "it said nothing")
+            pytest.fail(f"{last} (in a child process, status {self._status})\n{story}")
 
     def run(self, work: Callable[[Child], None]) -> None:
         """In the child: do the work and leave without any of the parent's clean-up."""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from stepwell import DONE, Capability, Done, Missing, Storage
-from stepwell_testkit.bench import Bench, answers
+from stepwell_testkit.bench import Bench, answers, new_salt
 from stepwell_testkit.process import Child, forked
-from stepwell_testkit.storage.base import BIG, PAGE, SLOTS, StorageBase
+from stepwell_testkit.storage.base import BIG, OUTLIVING, PAGE, SLOTS, StorageBase
 from stepwell_testkit.storage.model import PAGES, Step, random_steps, shortest
 from stepwell_testkit.together import at_once
 
@@ -75,6 +75,8 @@ class Calls(StorageBase):
             self._play(used, steps)
         except Exception:
             return True
+        finally:
+            used[-1].tidy()
         return False
 
     def test_b084_removal_during_reads_gives_right_bytes_or_a_miss(self, bench: Bench) -> None:
@@ -161,9 +163,10 @@ class Calls(StorageBase):
     def test_close_lets_calls_under_way_end(self) -> None:
         """Four threads call when it is closed: whatever they are answered, they come back and nothing crashes."""
         make = self.maker()
+        salt = new_salt()
 
         def work(child: Child | None = None) -> None:
-            bench = self.bench_of(make(), PAGE, SLOTS)
+            bench = self.bench_of(make(), PAGE, SLOTS, salt)
             bench.put(range(8))
             closing = threading.Event()
             busy = threading.Barrier(5)
@@ -192,14 +195,11 @@ class Calls(StorageBase):
                 bench.close()
 
             at_once(lambda worker: (call, call, call, call, close)[worker](worker), 5, 3 * self.patience_s)
-            if child is not None and self.claims(Capability.PERSISTENT):
-                again = self.reopened(PAGE, SLOTS, bench.salt)
-                again.gets(range(8))
-                again.tidy()
-                again.close()
 
-        if not self.forks:
+        if self.forks:
+            with forked(work) as child:
+                child.finish()
+        else:
             work()
-            return
-        with forked(work) as child:
-            child.finish()
+        if OUTLIVING & self.provides:
+            self.reopened(PAGE, SLOTS, salt).found(range(8))

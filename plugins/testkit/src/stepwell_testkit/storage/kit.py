@@ -14,7 +14,8 @@ from stepwell_testkit.storage.room import Room
 from stepwell_testkit.storage.sharing import Sharing
 
 
-class StorageKit(Answers, Memory, Calls, Deleting, Listing, Lasting, Sharing, Room, Damage, Outage):
+# The last runs first.
+class StorageKit(Outage, Damage, Room, Sharing, Lasting, Listing, Deleting, Calls, Memory, Answers):
     """Tests a `Storage`: give the fixture `storage`, a new one that holds nothing else a test would notice.
 
     A claim of PERSISTENT or SHARED needs the fixture `reopen` too: a callable that makes one more instance on the same
