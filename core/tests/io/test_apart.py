@@ -26,6 +26,7 @@ from stepwell.engine.apart import client, process
 from stepwell.engine.apart.client import ApartStorage, Lost
 from stepwell.engine.apart.wire import StorageError
 from stepwell.engine.making import Place
+from stepwell.engine.parts import attach_storage
 from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Offer
 from stepwell.types import DONE, MISSING, Done, Failed, Full, GroupSpec, PageKey, PageResult, PageViews
@@ -164,6 +165,22 @@ def test_it_is_told_of_the_memory_and_maps_it(wild: Wild, arena: Arena) -> None:
     assert int(fd) > 2
 
 
+def test_memory_with_a_name_has_it_while_each_process_registers_it(wild: Wild) -> None:
+    arena = Arena.create((GroupSpec("full", Full(), 32, (0,)),), 16, (PAGES,), named=True)
+    arena.memory[:8] = b"the page"
+    storage = wild.make("by-name")
+    first = arena.name
+    attach_storage(storage, arena)
+    os.kill(storage.pid, signal.SIGKILL)
+    (wild.folder / "named").unlink()
+    wait_until(lambda: up(storage, arena))
+    assert (wild.folder / "named").read_bytes() == b"the page", "it was read by its name in the next process, too"
+    second = (wild.folder / "attached").read_text().split(" ")[1]
+    assert first and second and first != second
+    assert arena.name == "" and not Path("/dev/shm", first).exists() and not Path("/dev/shm", second).is_symlink()
+    arena.close()
+
+
 def test_which_offers_get_a_process_and_which_do_not(wild: Wild, caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(wild.make("wild"), ApartStorage)
     assert not isinstance(wild.make("tame"), ApartStorage)
@@ -223,6 +240,19 @@ def test_memory_that_cannot_be_registered_is_the_storages_own_error(wild: Wild, 
 def test_an_offer_that_cannot_travel_says_what_to_do(wild: Wild) -> None:
     with pytest.raises(PluginError, match=r"no name there .*: set tiers.own_process = false"):
         wild.make("nameless")
+
+
+def test_a_factory_that_is_not_found_there_is_one_sentence(wild: Wild) -> None:
+    class Elsewhere(MemoryStorage):
+        """Here only while this test runs."""
+
+    Elsewhere.__qualname__ = Elsewhere.__name__
+    Elsewhere.__module__ = "stepwell_wild"
+    module = sys.modules["stepwell_wild"]
+    module.Elsewhere = Elsewhere  # type: ignore[attr-defined]
+    choice = Chosen("storage", Offer("elsewhere", Elsewhere, MemoryConfig), MemoryConfig(), Origin("test"))
+    with pytest.raises(PluginError, match=r"^storage.use = 'elsewhere' \(test\): in its own process: AttributeError: "):
+        ApartStorage(choice, Place("elsewhere", "cpu", lambda: wild.folder), limit_s=9.0)
 
 
 def test_secrets_reach_it_and_no_command_line(wild: Wild) -> None:
@@ -330,6 +360,7 @@ from stepwell.builtin.memory import MemoryConfig, MemoryStorage
 from stepwell.config import Chosen, Origin
 from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.making import Place
+from stepwell.engine.parts import attach_storage
 from stepwell.offers import Offer
 
 choice = Chosen("storage", Offer("memory", MemoryStorage, MemoryConfig), MemoryConfig(), Origin("test"))

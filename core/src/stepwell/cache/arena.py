@@ -12,6 +12,7 @@ import mmap
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ SMALL_BLOCK = 512
 """The least that direct I/O can do, for pages so small that a whole block each would be waste."""
 SHM = Path("/dev/shm")
 PREFIX = "stepwell-arena-"
+LINK_S = 600.0
+"""More than a link is ever lent; one that leads nowhere may be of a container whose processes cannot be seen here."""
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -242,7 +245,7 @@ def sweep() -> list[str]:
     for path in SHM.glob(f"{PREFIX}*"):
         with suppress(OSError):  # another user's, another sweep's, or in use
             if path.is_symlink():
-                if path.exists():
+                if path.exists() or time.time() - path.lstat().st_mtime < LINK_S:
                     continue
                 path.unlink()
             else:

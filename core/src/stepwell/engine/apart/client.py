@@ -241,8 +241,10 @@ class ApartStorage(Storage):
         except Gone as how:
             process.kill()
             raise PluginError(f"{self._where}: its process {how}") from None
-        except BaseException:
+        except BaseException as error:
             process.kill()
+            if isinstance(error, StorageError):
+                raise PluginError(f"{self._where}: in its own process: {error}") from None
             raise
         finally:
             self._starting = None
