@@ -21,6 +21,8 @@ from stepwell_mooncake.wheel import why_not
 START_S = 2.0
 """Most that a connection may take at the start."""
 OFFLOAD_BUFFER = 64 * MIB
+LOG_LEVEL = "FATAL"
+"""Unless the environment has another: at any other the client prints a line a page where calls fail."""
 
 OK = 0
 NO_SPACE = -200
@@ -94,6 +96,7 @@ def environment(config: MooncakeConfig) -> Mapping[str, str]:
         values |= {
             "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": f"{config.offload_format}_storage_backend",
             "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(round(config.offload_gib * GIB)),
+            "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "1",
             "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(OFFLOAD_BUFFER),
         }
     return values
@@ -108,7 +111,7 @@ def connect(config: MooncakeConfig, rank: int) -> Client:
         _reach("metadata", config.metadata, (parts.hostname, parts.port), remedy)
     folder = _folder(config.offload / f"rank-{rank}") if config.offload is not None else None
     os.environ.update(environment(config))
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("MC_LOG_LEVEL", LOG_LEVEL)
     try:
         module = import_module("mooncake.store")
     except ImportError as error:
@@ -166,5 +169,6 @@ def _no_setup(config: MooncakeConfig, code: int) -> str:
         others.append(f"storage.segment_gib ({config.segment_gib:g})")
     return (
         f"storage.master: Mooncake's client cannot be set up with {config.master}: {meaning(code)}; see that a"
-        f" mooncake_master of the client's version serves there, and check {' and '.join(others)}"
+        f" mooncake_master of the client's version serves there, and check {' and '.join(others)}; with"
+        " MC_LOG_LEVEL=INFO in the environment the client says more"
     )

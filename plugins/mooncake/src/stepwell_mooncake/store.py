@@ -135,6 +135,7 @@ class MooncakeStorage(Storage):
         empty = self._gate.close(CLOSE_S)
         if empty is None:
             return
+        self._master.close()
         if not empty:
             self._log.warning("calls have not returned for %g s, so the client is left open", CLOSE_S)
             return
@@ -159,8 +160,6 @@ class MooncakeStorage(Storage):
             self._master.silent()
         elif NO_MASTER in codes:
             self._master.lost()
-        else:
-            self._master.spoke()
         return codes
 
     def _repeat(
