@@ -1,0 +1,34 @@
+"""What is moved, whichever way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from stepwell import ArenaView, PageViews
+from stepwell_threefs.segment import Segment
+
+
+class Place(NamedTuple):
+    """Where a page of a batch lies, or shall lie."""
+
+    segment: Segment
+    offset: int
+    at: int
+    """Its index in the batch."""
+
+
+class Mover(Protocol):
+    """Moves pages between memory and segments."""
+
+    def attach(self, arena: ArenaView) -> None:
+        """Get to know the memory that pages come from."""
+
+    def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
+        """Move pages; why those that failed did, by their index in the batch. Returns when nothing is under way."""
+
+    def forget(self, fd: int) -> None:
+        """A descriptor is about to be closed."""
+
+    def close(self) -> None:
+        """Release everything."""

@@ -1,0 +1,111 @@
+"""Pages through the mount: vectored calls at an offset, several at once, past the page cache where that is possible."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from stepwell import ArenaView, PageViews
+from stepwell_threefs.folder import Folder
+from stepwell_threefs.moves import Place
+from stepwell_threefs.segment import BLOCK
+
+CALL_BYTES = 4 << 20
+CALL_PAGES = 256
+"""Most bytes and pages of one system call."""
+
+
+class PosixMover:
+    """Threads that are shared by all calls. They are daemons: a process may end though a mount does not answer."""
+
+    def __init__(self, folder: Folder, threads: int) -> None:
+        self._direct = folder.direct
+        self._threads = threads
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        for _ in range(threads):
+            threading.Thread(target=self._serve, name="stepwell-3fs", daemon=True).start()
+
+    def attach(self, arena: ArenaView) -> None:
+        """Nothing to know: any memory will do."""
+
+    def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
+        size = int(pages.sizes.sum())
+        buffers = pages.buffers()
+        aligned = self._direct and size % BLOCK == 0 and not (pages.addresses % BLOCK).any()
+        direct = os.O_DIRECT if aligned else 0
+        flags = (os.O_RDWR if write else os.O_RDONLY) | direct
+        failed: dict[int, str] = {}
+        self._together(
+            [
+                lambda run=run: failed.update(_carry(run, buffers, size, flags, write))  # type: ignore[misc]
+                for run in self._cut(places, size)
+            ]
+        )
+        if write and not direct:
+            for segment in {place.segment.number: place.segment for place in places}.values():
+                segment.settle()
+        return failed
+
+    def forget(self, fd: int) -> None:
+        """Nothing is known of it."""
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def _cut(self, places: Sequence[Place], size: int) -> list[list[Place]]:
+        """Neighbours in one call, but never so many that a thread would have nothing to do."""
+        most = max(1, min(CALL_PAGES, CALL_BYTES // max(size, 1), -(-len(places) // self._threads)))
+        runs: list[list[Place]] = []
+        for place in sorted(places, key=lambda one: (one.segment.number, one.offset)):
+            last = runs[-1][-1] if runs else None
+            if last and last.segment is place.segment and last.offset + size == place.offset and len(runs[-1]) < most:
+                runs[-1].append(place)
+            else:
+                runs.append([place])
+        return runs
+
+    def _together(self, tasks: Sequence[Callable[[], None]]) -> None:
+        if len(tasks) == 1:
+            return tasks[0]()
+        over = threading.Semaphore(0)
+        broken: list[BaseException] = []
+
+        def run(task: Callable[[], None]) -> None:
+            try:
+                task()
+            except BaseException as error:
+                broken.append(error)
+            over.release()
+
+        for task in tasks:
+            self._queue.put(lambda task=task: run(task))  # type: ignore[misc]
+        for _ in tasks:
+            over.acquire()
+        if broken:
+            raise broken[0]
+
+    def _serve(self) -> None:
+        while (task := self._queue.get()) is not None:
+            task()
+            del task
+
+
+def _carry(run: Sequence[Place], buffers: Sequence[memoryview], size: int, flags: int, write: bool) -> dict[int, str]:
+    """One run of neighbours; what failed of it."""
+    parts = [buffers[place.at] for place in run]
+    done, why = 0, "the file ends before the page does"
+    try:
+        fd = run[0].segment.fd(flags)
+        call = os.pwritev if write else os.preadv
+        while done < size * len(run):
+            first, inside = divmod(done, size)
+            moved = call(fd, [parts[first][inside:], *parts[first + 1 :]], run[0].offset + done)
+            if moved == 0:
+                break
+            done += moved
+    except OSError as error:
+        why = error.strerror or str(error)
+    return {place.at: f"{place.segment.stem}: {why}" for nth, place in enumerate(run) if (nth + 1) * size > done}

@@ -1,0 +1,3 @@
+"""Pages through USRBIO."""
+def usrbio_of(config, context):
+    return None
