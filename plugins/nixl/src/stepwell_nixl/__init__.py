@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import click
 
-from stepwell import Capability, Context, Offer, Storage, hookimpl
-from stepwell_nixl import bucket, client
-from stepwell_nixl.config import NixlConfig, ObjConfig, UcxConfig
+from stepwell import ArenaView, Capability, Context, Native, Offer, Storage, hookimpl
+from stepwell_nixl import bucket, client, gds
+from stepwell_nixl.config import GdsConfig, NixlConfig, ObjConfig, UcxConfig
 
 FOLDER = frozenset(
     {
@@ -39,6 +39,21 @@ def make(config: NixlConfig, context: Context) -> Storage:
     return FileStorage(config, context, "POSIX", params, config.direct, f"engine = {config.engine!r}")
 
 
+def make_gds(config: GdsConfig, context: Context) -> Storage:
+    """A folder through NIXL's GPUDirect Storage backends."""
+    from stepwell_nixl.files import FileStorage
+
+    gds.check()
+    return FileStorage(config, context, config.backend, {}, "auto", f"backend = {config.backend!r}")
+
+
+def make_native(config: NixlConfig, context: Context, arena: ArenaView) -> Native:
+    """NIXL alone on a folder."""
+    from stepwell_nixl.native import NativeFolder
+
+    return NativeFolder(config, context, arena)
+
+
 def make_obj(config: ObjConfig, context: Context) -> Storage:
     """A bucket through NIXL's OBJ backend."""
     from stepwell_nixl.obj import ObjStorage
@@ -57,7 +72,8 @@ def make_ucx(config: UcxConfig, context: Context) -> Storage:
 def stepwell_storages() -> list[Offer[Storage]]:
     """One offer a NIXL backend."""
     return [
-        Offer("nixl", make, NixlConfig, client.missing, FOLDER),
+        Offer("nixl", make, NixlConfig, client.missing, FOLDER, make_native),
+        Offer("nixl-gds", make_gds, GdsConfig, gds.missing, FOLDER),
         Offer("nixl-obj", make_obj, ObjConfig, client.missing, obj_provides()),
         Offer("nixl-ucx", make_ucx, UcxConfig, client.missing, FOLDER),
     ]

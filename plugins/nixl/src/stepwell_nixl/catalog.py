@@ -123,6 +123,12 @@ class Catalog:
                 if number >= 0
             ]
 
+    def close(self) -> None:
+        """Let go of all data files."""
+        with self._lock:
+            self._places.clear()
+            self.segments.clear()
+
     # --- what a record does ----------------------------------------------------------------------------------------
 
     def _apply(self, part: Records) -> None:

@@ -135,7 +135,8 @@ class FileStorage(Storage):
         if self._lanes is not None:
             self._lanes.close()
             self._lanes = None
-            self._journal.close()
+        self._catalog.close()
+        self._journal.close()
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
