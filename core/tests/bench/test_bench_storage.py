@@ -140,6 +140,9 @@ def test_it_measures_put_get_and_contains(arena: Arena) -> None:
     for row in rows:
         assert row.spread[0] <= row.mb_s <= row.spread[1]
         assert row.ratio == pytest.approx(row.mb_s / row.baseline_mb_s, abs=0.01)
+        assert (
+            row.spread[0] / row.baseline_spread[1] - 0.01 <= row.round_ratio <= row.spread[1] / row.baseline_spread[0]
+        )
     assert asked.keys == PAGES and 0 < asked.spread[0] <= asked.keys_s <= asked.spread[1]
     assert shelf.most == PAGES and not shelf.pages, "every round starts without pages"
     assert bytes(arena.memory) == before

@@ -507,3 +507,22 @@ def test_it_works_on_the_file_storage(shell: Shell, tmp_path: Path, monkeypatch:
     assert shell.run("storage", "rm", *options, keys[0].hex()).out == "removed 1 of 1 page\n"
     assert shell.run("storage", "clear", *options, "--yes", "--json").code == 0
     assert json.loads(shell.run("storage", "du", *options, "--json").out)["pages"] == 0
+
+
+def test_what_an_engine_stored_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stepwell_file")
+    import stepwell
+    from stepwell.cli import root
+
+    storage = {"use": "file", "path": str(tmp_path / "pages")}
+    cache = {"host_pages": 1024, "device_pages": 1024}
+    with stepwell.Engine(runner="sim", cache=cache, storage=storage, write={"use": "write_through"}) as engine:
+        for letter in "abcdef":
+            engine.generate(letter * 400, max_tokens=2)
+        eventually(lambda: engine.stats()["storage_pages_written"] > 100)
+    ran = runner().invoke(
+        root, ["storage", "verify", "--backend", "file", f"--set=storage.path={storage['path']}", "--json"]
+    )
+    found = json.loads(ran.stdout)
+    assert ran.exit_code == 0
+    assert found["good"] == found["pages"] > 100

@@ -26,6 +26,8 @@ class Row:
     ratio: float
     spread: tuple[float, float]
     baseline_spread: tuple[float, float]
+    round_ratio: float
+    """The median of the ratios of each round: what slows a whole round down does not show in it."""
     plain_mb_s: float | None = None
     """Plain system calls on the backend's own memory, where the backend keeps files."""
     plain_ratio: float | None = None
@@ -33,7 +35,8 @@ class Row:
     def __str__(self) -> str:
         text = (
             f"{self.backend}  {self.page_bytes // 1024} KiB  {self.op}  {self.mb_s:,.0f} MB/s {_range(self.spread)}  "
-            f"{self.baseline} {self.baseline_mb_s:,.0f} {_range(self.baseline_spread)}  ratio {self.ratio:.2f}"
+            f"{self.baseline} {self.baseline_mb_s:,.0f} {_range(self.baseline_spread)}  "
+            f"ratio {self.ratio:.2f} (by round {self.round_ratio:.2f})"
         )
         return text + (f"  plain {self.plain_mb_s:,.0f}, ratio {self.plain_ratio:.2f}" if self.plain_mb_s else "")
 
@@ -90,6 +93,7 @@ def _row(name: str, page_bytes: int, op: str, baseline: str, rates: Rates) -> Ro
         baseline_spread=_spread(other),
         plain_mb_s=round_(median(plain)) if plain else None,
         plain_ratio=round(middle / median(plain), 3) if plain else None,
+        round_ratio=round(median(one / two for one, two in zip(own, other, strict=True)), 3),
     )
 
 

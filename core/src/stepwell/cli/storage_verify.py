@@ -38,8 +38,8 @@ def verify(
     storage may go on.
     """
     region = max(BLOCK, (memory_mib << 20) // threads // BLOCK * BLOCK)
-    start = time.monotonic()
     with opened(backend, path, sets, lists="verify", regions=threads, region_bytes=region) as (store, arena):
+        start = time.monotonic()
         verifier = Verifier(store, arena, threads, delete)
         try:
             _watch(verifier)
@@ -48,7 +48,7 @@ def verify(
             complete = False
         finally:
             verifier.stop()
-    sums, seconds = verifier.sums, time.monotonic() - start
+        sums, seconds = verifier.sums, time.monotonic() - start
     click.echo(_as_json(sums, seconds, complete) if as_json else "\n".join(_lines(sums, seconds, complete)))
     if not complete:
         sys.exit(INTERRUPTED)
