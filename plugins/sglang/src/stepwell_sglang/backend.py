@@ -158,7 +158,8 @@ class StepwellStore(HiCacheStorage):  # type: ignore[misc]
             return False
         if not self._config.is_storage_writer:
             return True
-        pages = [bytes_of(value.contiguous()) for value in values]  # type: ignore[attr-defined]
+        whole = [value.contiguous() for value in values]  # type: ignore[attr-defined]
+        pages = [bytes_of(value) for value in whole]
         return all(flat.fits(page) for page in pages) and all(flat.write(keys, pages))
 
     # --- administration ------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Calls:
 
     def pause(self, attempt: int) -> bool:
         """Wait before the next attempt to write; False where there should be none."""
-        if attempt >= self.limits.retries or self.guard.state(reading=False) is not State.CLOSED:
+        if attempt >= self.limits.retries or self.guard.late or self.guard.state(reading=False) is not State.CLOSED:
             return False
         return not self._closing.wait(self.limits.retry_s * 2**attempt)
 

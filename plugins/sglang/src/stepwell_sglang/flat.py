@@ -94,6 +94,6 @@ def _job(move: Move, keys: Sequence[bytes], values: Sequence[memoryview]) -> Job
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, writable."""
+    """The bytes of a contiguous CPU tensor, writable, as long as the caller keeps the tensor."""
     nbytes = tensor.numel() * tensor.element_size()
     return memoryview((ctypes.c_char * nbytes).from_address(tensor.data_ptr())).cast("B")
