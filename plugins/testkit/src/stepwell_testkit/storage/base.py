@@ -15,6 +15,7 @@ KIB = 1024
 PAGE = 4 * KIB
 BIG = 1024 * KIB
 SLOTS = 64
+WORKERS = 8
 ODD = (b"\0" * 24, b"\xff" * 24, b"../" * 8, b"/" * 24, b"\n\r\t %?*\0" * 3, b"a" * 24, b"A" * 24)
 """Ends of keys that a store might take for something else."""
 OUTLIVING = frozenset({Capability.PERSISTENT, Capability.SHARED})

@@ -12,11 +12,9 @@ import pytest
 from stepwell import DONE, Capability, Done, Missing, Storage
 from stepwell_testkit.bench import Bench, answers, new_salt
 from stepwell_testkit.process import Child, forked
-from stepwell_testkit.storage.base import BIG, OUTLIVING, PAGE, SLOTS, StorageBase
+from stepwell_testkit.storage.base import BIG, OUTLIVING, PAGE, SLOTS, WORKERS, StorageBase
 from stepwell_testkit.storage.model import PAGES, Step, random_steps, shortest
 from stepwell_testkit.together import at_once
-
-WORKERS = 8
 
 
 class Calls(StorageBase):

@@ -72,13 +72,17 @@ class Listing(StorageBase):
         stay, going = range(SLOTS), list(range(100, 100 + SLOTS))
         bench.put(stay)
         bench.put(going)
-        seen = []
-        for turn, batch in enumerate(bench.storage.scan()):
-            seen += [page.key for page in batch]
-            if turn < SLOTS:
-                bench.put([1000 + turn])
-                bench.storage.delete(bench.keys([going[turn]]))
-        self._saw(bench, seen)
+
+        def look(_: int) -> None:
+            seen = []
+            for turn, batch in enumerate(bench.storage.scan()):
+                seen += [page.key for page in batch]
+                if turn < SLOTS:
+                    bench.put([1000 + 2 * turn, 1001 + 2 * turn])
+                    bench.storage.delete(bench.keys([going[turn]]))
+            self._saw(bench, seen)
+
+        at_once(look, 1, 3 * self.patience_s)
 
     def test_pages_may_come_and_go_while_it_lists(self, bench: Bench) -> None:
         self.need(Capability.LISTS)
@@ -111,17 +115,21 @@ class Listing(StorageBase):
     def test_a_listing_may_be_left_half_way(self, bench: Bench) -> None:
         self.need(Capability.LISTS)
         bench.put(range(SLOTS))
-        for _ in range(3):
-            listing = iter(bench.storage.scan())
-            next(listing, None)
-            del listing
-        one, two = iter(bench.storage.scan()), iter(bench.storage.scan())
-        next(one, None)
-        next(two, None)
-        bench.lists(range(SLOTS))
-        bench.put([100])
-        bench.storage.delete(bench.keys([0]))
-        bench.gets([100, 1])
+
+        def leave(_: int) -> None:
+            for _ in range(3):
+                listing = iter(bench.storage.scan())
+                next(listing, None)
+                del listing
+            one, two = iter(bench.storage.scan()), iter(bench.storage.scan())
+            next(one, None)
+            next(two, None)
+            bench.lists(range(SLOTS))
+            bench.put([100])
+            bench.storage.delete(bench.keys([0]))
+            bench.gets([100, 1])
+
+        at_once(leave, 1, 3 * self.patience_s)
 
     def test_listing_holds_over_a_close(self, bench: Bench) -> None:
         self.need(Capability.LISTS)

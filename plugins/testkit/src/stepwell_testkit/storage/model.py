@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 PAGES = 40
-SHORTEN_S = 3.0
+SHORTEN_S = 1.0
 
 
 class Step(NamedTuple):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepwell import DONE, MISSING, Failed, Storage, StoredPage
+from stepwell import DONE, MISSING, Failed, PageViews, Storage, StoredPage
 
 
 class Memory(Storage):
@@ -109,6 +112,44 @@ class Plain(Memory):
 
     def delete(self, keys):
         pass
+
+
+class Named(Memory):
+    """Reaches the arena through its name."""
+
+    def attach(self, arena):
+        self.start = arena.address
+        with Path("/dev/shm", arena.name).open("r+b") as file:
+            self.shared = mmap.mmap(file.fileno(), 0)
+
+    def own(self, views):
+        memory = memoryview(self.shared)
+        return PageViews(views.addresses, views.sizes, memory, self.start)
+
+    def read(self, keys, into):
+        return super().read(keys, self.own(into))
+
+    def write(self, keys, pages):
+        return super().write(keys, self.own(pages))
+
+
+class Limited(Memory):
+    """Can be full, and can be damaged."""
+
+    full = False
+
+    def write_one(self, key, page):
+        return Failed("no room") if self.full and key not in self.pages else super().write_one(key, page)
+
+    @contextmanager
+    def filled(self):
+        self.full = True
+        yield
+        self.full = False
+
+    def damage(self, key, how):
+        page = self.pages[key]
+        self.pages[key] = page[: len(page) // 2] if how == "short" else bytes([page[0] ^ 1]) + page[1:]
 
 
 # --- one fault each ------------------------------------------------------------------------------------------------
@@ -387,3 +428,302 @@ class FullIsFailed(Memory):
         if sum(map(len, self.pages.values())) + len(page) > self.limit:
             return Failed("full")
         return super().write_one(key, page)
+
+
+# --- deletion ---
+
+
+class LeasesWhatWasRead(Memory):
+    """Keeps a page for a while after a read of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.leased = set()
+
+    def read_one(self, key, out):
+        self.leased.add(key)
+        return super().read_one(key, out)
+
+    def delete(self, keys):
+        super().delete([key for key in keys if key not in self.leased])
+
+
+class RemembersByThread(Memory):
+    """Each thread has a cache of what it read."""
+
+    def __init__(self):
+        super().__init__()
+        self.mine = threading.local()
+
+    def read_one(self, key, out):
+        seen = self.mine.__dict__.setdefault("seen", {})
+        if key in seen and threading.current_thread() is not threading.main_thread():
+            out[:] = seen[key]
+            return DONE
+        result = super().read_one(key, out)
+        if result == DONE:
+            seen[key] = bytes(out)
+        return result
+
+    def delete(self, keys):
+        super().delete(keys)
+        self.mine.__dict__.setdefault("seen", {}).clear()
+
+
+class TrustsWhatItSaid(Memory):
+    """Takes a page for there since it said so."""
+
+    said = frozenset()
+
+    def contains(self, keys):
+        found = super().contains(keys)
+        self.said = {key for key, there in zip(keys, found, strict=True) if there}
+        return found
+
+    def read_one(self, key, out):
+        if key in self.said:
+            out[:] = self.pages[key]
+            return DONE
+        return super().read_one(key, out)
+
+
+# --- listing ---
+
+
+class ListsDeleted(Memory):
+    def __init__(self):
+        super().__init__()
+        self.ever = {}
+
+    def write_one(self, key, page):
+        self.ever[key] = len(page)
+        return super().write_one(key, page)
+
+    def scan(self):
+        yield [StoredPage(*one) for one in self.ever.items()]
+
+
+class ListsTwice(Memory):
+    def scan(self):
+        for batch in super().scan():
+            yield batch
+            yield batch[:1]
+
+
+class ListsBlocks(Memory):
+    """Measures what a page takes, not what it is."""
+
+    def scan(self):
+        for batch in super().scan():
+            yield [StoredPage(key, -(-size // 4096) * 4096) for key, size in batch]
+
+
+class ListsAsItGoes(Memory):
+    def scan(self):
+        for key, page in self.pages.items():
+            yield [StoredPage(key, len(page))]
+
+
+class ListsWhatHasGone(Memory):
+    def scan(self):
+        for key in list(self.pages):
+            time.sleep(0.0002)
+            yield [StoredPage(key, len(self.pages[key]))]
+
+
+class ListsUnderItsLock(Memory):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def scan(self):
+        with self.lock:
+            for key, page in self.pages.items():
+                yield [StoredPage(key, len(page))]
+
+
+class ListsTheFirstHundred(Memory):
+    def scan(self):
+        yield next(super().scan(), [])
+
+
+class ListsStrangers(Memory):
+    def scan(self):
+        yield from super().scan()
+        if self.pages:
+            yield [StoredPage(b"of somebody else".ljust(40), 4096)]
+
+
+class ListsNames(Memory):
+    def scan(self):
+        for batch in super().scan():
+            yield [StoredPage(key.hex().encode(), size) for key, size in batch]
+
+
+class ListsTuples(Memory):
+    def scan(self):
+        for batch in super().scan():
+            yield [tuple(page) for page in batch]
+
+
+class ListsPrintable(Memory):
+    """Loses keys that are no text."""
+
+    def scan(self):
+        for batch in super().scan():
+            yield [page for page in batch if not page.key.endswith(b"\xff")]
+
+
+class ListsWhatItWrote(Files):
+    def __init__(self, root):
+        super().__init__(root)
+        self.wrote = set()
+
+    def write_one(self, path, page):
+        self.wrote.add(path.name)
+        return super().write_one(path, page)
+
+    def scan(self):
+        for batch in super().scan():
+            yield [page for page in batch if page.key.hex() in self.wrote]
+
+
+class ListsHalves(Files):
+    """A page that could not be written stays, and is listed."""
+
+    def write_one(self, path, page):
+        result = super().write_one(path, page)
+        if result != DONE:
+            path.with_suffix(".half").touch()
+        return result
+
+    def scan(self):
+        yield from super().scan()
+        for path in self.root.glob("*.half"):
+            yield [StoredPage(bytes.fromhex(path.stem), 0)]
+
+
+# --- one page of a batch ---
+
+
+class ShortIsDone(Limited):
+    def read_one(self, key, out):
+        page = self.pages.get(key)
+        if page is None:
+            return MISSING
+        out[: len(page)] = page[: len(out)]
+        return DONE
+
+
+class OneBadPageFailsAll(Limited):
+    def read(self, keys, into):
+        results = super().read(keys, into)
+        bad = [result for result in results if isinstance(result, Failed)]
+        return bad[:1] * len(keys) if bad else results
+
+
+class OneBadPageRaises(Limited):
+    def read_one(self, key, out):
+        out[:] = self.pages[key] if key in self.pages else bytes(len(out))
+        return DONE if key in self.pages else MISSING
+
+
+class BeyondTheView(Memory):
+    def read(self, keys, into):
+        for key, at in zip(keys, into.addresses[:, 0].tolist(), strict=True):
+            ctypes.memmove(at, self.pages.get(key, b""), len(self.pages.get(key, b"")))
+        return [DONE if key in self.pages else MISSING for key in keys]
+
+
+class BucketOfNewKeys(Memory):
+    """Stores a batch whole or, where one of its keys is there, not at all."""
+
+    def write(self, keys, pages):
+        if sum(key in self.pages for key in keys) == 1 and len(keys) > 3:
+            return [Failed("exists")] * len(keys)
+        return super().write(keys, pages)
+
+
+# --- room ---
+
+
+class DoneWithoutStoring(Limited):
+    def write_one(self, key, page):
+        return DONE if self.full else super().write_one(key, page)
+
+
+class VisibleThoughFull(Limited):
+    def write_one(self, key, page):
+        result = super().write_one(key, page)
+        if result != DONE:
+            self.pages[key] = bytes(page)
+        return result
+
+
+class EmptiesItself(Limited):
+    """Makes room for what it then refuses."""
+
+    def write_one(self, key, page):
+        if self.full:
+            self.pages.clear()
+        return super().write_one(key, page)
+
+
+class StaysFull(Limited):
+    been = False
+
+    def write_one(self, key, page):
+        self.been = self.been or self.full
+        return Failed("no room") if self.been else super().write_one(key, page)
+
+
+# --- several at once ---
+
+
+class OneAnswer(Memory):
+    """All calls fill one list."""
+
+    def read(self, keys, into):
+        self.results = results = []
+        for key, out in zip(keys, into.buffers(), strict=True):
+            self.results.append(self.read_one(key, out))
+            time.sleep(0)
+        return results
+
+
+class HangsOnceClosed(Memory):
+    closed = False
+
+    def read_one(self, key, out):
+        time.sleep(0.001)
+        while self.closed:
+            time.sleep(0.1)
+        return super().read_one(key, out)
+
+    def close(self):
+        self.closed = True
+
+
+class CrashesOnceClosed(HangsOnceClosed):
+    def read_one(self, key, out):
+        time.sleep(0.001)
+        if self.closed:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return Memory.read_one(self, key, out)
+
+
+class OpensItsMemoryLate(Named):
+    def attach(self, arena):
+        self.arena, self.start, self.shared = arena, arena.address, None
+
+    def own(self, views):
+        if self.shared is None:
+            super().attach(self.arena)
+        return super().own(views)
+
+
+class ForgetsWhenReopened(Files):
+    def __init__(self, root):
+        super().__init__(root)
+        for path in sorted(root.iterdir())[:1]:
+            path.unlink()
