@@ -15,13 +15,21 @@ from stepwell_nixl.bucket import client
 from stepwell_nixl.config import ObjConfig, UcxConfig
 from stepwell_testkit.server import Server
 
+# One request at a time: moto answers 500 to a PUT of an object that another request replaces meanwhile.
+SERVE = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
 
 class S3(Server):
     """moto's server, which keeps everything in memory; its bucket is there whenever it is."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
-            lambda ports: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(ports[0])],
+            lambda ports: [sys.executable, "-c", SERVE, str(ports[0])],
             folder,
             ready=_serves,
         )

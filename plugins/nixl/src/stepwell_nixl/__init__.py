@@ -47,11 +47,17 @@ def make_gds(config: GdsConfig, context: Context) -> Storage:
     return FileStorage(config, context, config.backend, {}, "auto", f"backend = {config.backend!r}")
 
 
-def make_native(config: NixlConfig, context: Context, arena: ArenaView) -> Native:
-    """NIXL alone on a folder."""
-    from stepwell_nixl.native import NativeFolder
+def make_native(config: NixlConfig | ObjConfig | UcxConfig, context: Context, arena: ArenaView) -> Native:
+    """NIXL alone."""
+    from stepwell_nixl.native import NativeBucket, NativeFolder, NativePeer
 
-    return NativeFolder(config, context, arena)
+    match config:
+        case NixlConfig():
+            return NativeFolder(config, context, arena)
+        case ObjConfig():
+            return NativeBucket(config, context, arena)
+        case UcxConfig():
+            return NativePeer(config, context, arena)
 
 
 def make_obj(config: ObjConfig, context: Context) -> Storage:
@@ -74,8 +80,8 @@ def stepwell_storages() -> list[Offer[Storage]]:
     return [
         Offer("nixl", make, NixlConfig, client.missing, FOLDER, make_native),
         Offer("nixl-gds", make_gds, GdsConfig, gds.missing, FOLDER),
-        Offer("nixl-obj", make_obj, ObjConfig, client.missing, obj_provides()),
-        Offer("nixl-ucx", make_ucx, UcxConfig, client.missing, FOLDER),
+        Offer("nixl-obj", make_obj, ObjConfig, client.missing, obj_provides(), make_native),
+        Offer("nixl-ucx", make_ucx, UcxConfig, client.missing, FOLDER, make_native),
     ]
 
 

@@ -30,12 +30,13 @@ from stepwell import (
     StoredPage,
 )
 from stepwell_nixl.catalog import Catalog, Found
+from stepwell_nixl.client import Rows
 from stepwell_nixl.config import FolderConfig
 from stepwell_nixl.journal import KEY, NAME, Journal, Kind, records
 from stepwell_nixl.lanes import FileLane, Lanes, file_lanes
 from stepwell_nixl.segment import BLOCK, Segment, Tail
 from stepwell_nixl.space import Space, trim
-from stepwell_nixl.transfer import Rows, rows
+from stepwell_nixl.transfer import rows
 
 Which = npt.NDArray[np.intp]
 

@@ -20,8 +20,6 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
 
-import numpy as np
-
 from stepwell import (
     DONE,
     MISSING,
@@ -139,7 +137,7 @@ class ObjLane(Lane):
         """Move pages, `abreast` at a time, until all are moved or the server turns out to be gone."""
         moved = [False] * len(pages)
         flying: list[tuple[int, Handle]] = []
-        waiting = iter(enumerate(pages))
+        waiting: Iterator[tuple[int, tuple[int, int]]] = iter(enumerate(pages))
         pause = PAUSE_S
         while True:
             for at, (address, number) in islice(waiting, self._abreast - len(flying)):
@@ -216,12 +214,11 @@ class ObjStorage(Storage):
         return held
 
     def read(self, keys: Sequence[PageKey], into: PageViews) -> Sequence[PageResult]:
-        canary = np.frombuffer(os.urandom(CANARY), dtype=np.uint8)
+        mark = os.urandom(CANARY)
         ends = [buffer[-CANARY:] for buffer in into.buffers()]
         for end in ends:
-            end[:] = canary[: len(end)]
+            end[:] = mark[: len(end)]
         results = self._move("READ", keys, into)
-        mark = canary.tobytes()
         return [
             Failed("the object is shorter than the page") if result is DONE and end == mark[: len(end)] else result
             for result, end in zip(results, ends, strict=True)

@@ -131,7 +131,7 @@ class PeerLane(Lane):
             except self.errors as error:
                 line.close()
                 raise OSError(f"NIXL does not reach the peer: {error}") from None
-            self._line, self._peer = line, peer.decode() if isinstance(peer, bytes) else peer
+            self._line, self._peer = line, name_of_peer(peer)
         return self._line
 
 
@@ -250,6 +250,11 @@ class UcxStorage(Storage):
         if self._lanes is None:
             raise RuntimeError("the storage was not attached, or is closed")
         return self._lanes
+
+
+def name_of_peer(told: str | bytes) -> str:
+    """The peer's agent, as NIXL wants it named; it says it in bytes."""
+    return told.decode() if isinstance(told, bytes) else told
 
 
 def ucx_params(devices: str) -> dict[str, str]:
