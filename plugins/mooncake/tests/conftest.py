@@ -26,7 +26,8 @@ from stepwell_testkit.server import Server, lacking
 
 CLONE_NEWNET = 0x40000000
 SEGMENT_MIB = 32
-LEASE_MS = 100
+LEASE_MS = 300
+"""For so long a page that was read cannot leave, and a read may not take longer."""
 CLIENT_TTL_S = 2
 """After which the master lets go of a segment whose process is gone."""
 Opened = Callable[..., MooncakeStorage]
@@ -135,7 +136,7 @@ def table(master: Server, **settings: object) -> dict[str, object]:
 @pytest.fixture(scope="class")
 def own_master(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A master that the tests of a class may end."""
-    with make_master(tmp_path_factory.mktemp("master")) as server:
+    with make_master(tmp_path_factory.mktemp("master"), lease_ms=5000) as server:
         yield server
 
 
@@ -176,7 +177,7 @@ def lasting(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         try:
             stores[-1].contains([bytes(40)])
         except (IndexError, RuntimeError):
-            stores.append(open_at(master, context))
+            stores.append(open_at(master, context, space_retries=75))
         return stores[-1]
 
     yield one_open

@@ -21,8 +21,8 @@ from stepwell_mooncake.wheel import why_not
 START_S = 2.0
 """Most that a connection may take at the start."""
 OFFLOAD_BUFFER = 64 * MIB
-LOG_LEVEL = "FATAL"
-"""Unless the environment has another: at any other the client prints a line a page where calls fail."""
+LOG_LEVEL = "ERROR"
+"""Unless the environment has another. It is the highest: the client prints a line for each page that failed."""
 
 OK = 0
 NO_SPACE = -200

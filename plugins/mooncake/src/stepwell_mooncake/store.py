@@ -50,6 +50,9 @@ FULL_S = 1.0
 """How long a store in which no room came free is not waited for again."""
 BUSY_RETRIES, BUSY_PAUSE_S = 20, 0.005
 """For a page that is being written, or read, when it is to be deleted."""
+STALE_LINES, STALE_S = 16, 0.5
+"""The client keeps connections to the master. Of a master that was started anew each is found dead by one call, which
+fails at once; a call that took longer failed for another reason."""
 CLOSE_S = 5.0
 """How long calls under way are waited for."""
 LISTED = 256
@@ -153,13 +156,17 @@ class MooncakeStorage(Storage):
         if not count:
             return []
         with self._gate.call():
-            if not self._master.here:
-                return [NO_MASTER] * count
-            codes = call()
-        if MASTER_SILENT in codes:
-            self._master.silent()
-        elif NO_MASTER in codes:
-            self._master.lost()
+            for _ in range(STALE_LINES):
+                if not self._master.here:
+                    return [NO_MASTER] * count
+                began = self._clock()
+                codes = call()
+                if MASTER_SILENT in codes:
+                    self._master.silent()
+                elif NO_MASTER in codes:
+                    self._master.lost()
+                if NO_MASTER not in codes or self._clock() - began > STALE_S:
+                    break
         return codes
 
     def _repeat(
