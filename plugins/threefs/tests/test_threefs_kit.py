@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from stepwell import Storage
+from stepwell import Capability, Storage
+from stepwell_testkit import KitContext, StorageKit
 from stepwell_threefs import PROVIDES, ThreefsConfig
 from stepwell_threefs.store import ThreefsStorage
-from stepwell_testkit import KitContext, StorageKit
 
 LIMIT_MIB = 24
 
@@ -28,3 +28,29 @@ class TestPosix(StorageKit):
         storage = reopen()
         yield storage
         storage.close()
+
+
+class TestUsrbio(StorageKit):
+    """The same through USRBIO, over a double of its extension, straight into memory with a name."""
+
+    provides = PROVIDES
+    limit_bytes = LIMIT_MIB << 20
+    checksums = True
+    forks = False
+
+    @pytest.fixture
+    def reopen(self, mount: Path, context: KitContext) -> Callable[[], Storage]:
+        config = ThreefsConfig(mount / "pages", gib=LIMIT_MIB / 1024, usrbio=True, entries=16)
+        return lambda: ThreefsStorage(config, context)
+
+    @pytest.fixture
+    def storage(self, reopen: Callable[[], Storage]) -> Iterator[Storage]:
+        storage = reopen()
+        yield storage
+        storage.close()
+
+
+class TestCopied(TestUsrbio):
+    """The same through memory of its own, for a host tier without a name."""
+
+    provides = PROVIDES - {Capability.NAMED_MEMORY, Capability.ZERO_COPY}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stepwell import PageKey
@@ -26,8 +26,8 @@ class Entry(NamedTuple):
 class Catalog:
     """Thread-safe; looking up takes no lock."""
 
-    def __init__(self, folder: Folder, forget_fd: Callable[[int], None]) -> None:
-        self._folder, self._forget_fd = folder, forget_fd
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._lock = threading.RLock()
         self._began = -1.0
         self.entries: dict[PageKey, Entry] = {}
@@ -67,9 +67,7 @@ class Catalog:
                 if record.kind is Kind.PAGE:
                     segment.used = max(segment.used, record.offset + record.length)
                     if record.offset not in segment.buried and segment.number in self.segments:
-                        entry = Entry(
-                            segment, record.offset, record.length, record.value, self.entries.get(record.key)
-                        )
+                        entry = Entry(segment, record.offset, record.length, record.value, self.entries.get(record.key))
                         self.entries[record.key] = entry
                         segment.keys.append(record.key)
                         segment.live += 1
@@ -102,7 +100,7 @@ class Catalog:
             for key in segment.keys:
                 self._without(key, segment, None)
             segment.keys.clear()
-            segment.close(self._forget_fd)
+            segment.close()
 
     def used(self) -> int:
         """Bytes that all segments take."""
@@ -113,7 +111,7 @@ class Catalog:
         """Close all files."""
         with self._lock:
             for segment in self.segments.values():
-                segment.close(self._forget_fd)
+                segment.close()
             self.segments.clear()
             self.entries.clear()
 

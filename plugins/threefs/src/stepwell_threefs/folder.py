@@ -24,7 +24,7 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             marker = self.path / FORMAT
-            others = [name for name in os.listdir(self.path) if name.startswith("stepwell-3fs.") and name != FORMAT]
+            others = [path.name for path in self.path.glob("stepwell-3fs.*") if path.name != FORMAT]
             if others:
                 raise ConfigError(
                     f"storage.path: {self.path} has another format ({others[0]}); name another folder, or remove it"
@@ -32,14 +32,14 @@ class Folder:
             marker.touch()
         except OSError as error:
             raise ConfigError(
-                f"storage.path: {self.path} cannot be used ({error.strerror}); name a folder that this user may write to"
+                f"storage.path: {self.path} cannot be used ({error.strerror}); name one that this user may write to"
             ) from None
         self.remote = filesystem_of(self.path).startswith("fuse")
         self.direct = self._direct()
 
     def segments(self) -> dict[int, str]:
         """Number and stem of each segment that is there, oldest first."""
-        found = sorted(match[0] for name in os.listdir(self.path) if (match := NAME.fullmatch(name)))
+        found = sorted(match[0] for name in _names(self.path) if (match := NAME.fullmatch(name)))
         return {number_of(name): name.removesuffix(".index") for name in found}
 
     def new_stem(self) -> str:
@@ -57,6 +57,11 @@ class Folder:
         except OSError:
             return False
         return True
+
+
+def _names(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries]
 
 
 def number_of(stem: str) -> int:

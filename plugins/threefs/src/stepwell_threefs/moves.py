@@ -27,8 +27,5 @@ class Mover(Protocol):
     def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
         """Move pages; why those that failed did, by their index in the batch. Returns when nothing is under way."""
 
-    def forget(self, fd: int) -> None:
-        """A descriptor is about to be closed."""
-
     def close(self) -> None:
         """Release everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,9 @@ from stepwell_threefs.segment import BLOCK
 CALL_BYTES = 4 << 20
 CALL_PAGES = 256
 """Most bytes and pages of one system call."""
+
+STALE = (errno.ENOTCONN, errno.ESTALE, errno.ESHUTDOWN)
+"""What a file says that was opened before its filesystem was mounted anew."""
 
 
 class PosixMover:
@@ -47,9 +51,6 @@ class PosixMover:
             for segment in {place.segment.number: place.segment for place in places}.values():
                 segment.settle()
         return failed
-
-    def forget(self, fd: int) -> None:
-        """Nothing is known of it."""
 
     def close(self) -> None:
         for _ in range(self._threads):
@@ -98,14 +99,16 @@ def _carry(run: Sequence[Place], buffers: Sequence[memoryview], size: int, flags
     parts = [buffers[place.at] for place in run]
     done, why = 0, "the file ends before the page does"
     try:
-        fd = run[0].segment.fd(flags)
+        handle = run[0].segment.open(flags)
         call = os.pwritev if write else os.preadv
         while done < size * len(run):
             first, inside = divmod(done, size)
-            moved = call(fd, [parts[first][inside:], *parts[first + 1 :]], run[0].offset + done)
+            moved = call(handle.fd, [parts[first][inside:], *parts[first + 1 :]], run[0].offset + done)
             if moved == 0:
                 break
             done += moved
     except OSError as error:
         why = error.strerror or str(error)
+        if error.errno in STALE:
+            run[0].segment.close()
     return {place.at: f"{place.segment.stem}: {why}" for nth, place in enumerate(run) if (nth + 1) * size > done}

@@ -6,6 +6,7 @@ this needs none.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -18,6 +19,30 @@ BLOCK = 4096
 READ_BYTES = 1 << 18
 
 
+class Handle:
+    """An open file, closed with the last reference to this: never under the hands of a transfer in another thread."""
+
+    __slots__ = ("_before", "_lock", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._lock = threading.Lock()
+        self._before: Callable[[int], object] | None = None
+
+    def enrol(self, before_use: Callable[[int], object], before_close: Callable[[int], object]) -> int:
+        """The descriptor, after `before_use` had it once."""
+        with self._lock:
+            if self._before is None:
+                before_use(self.fd)
+                self._before = before_close
+        return self.fd
+
+    def __del__(self) -> None:
+        if self._before is not None:
+            self._before(self.fd)
+        os.close(self.fd)
+
+
 class Segment:
     """One of them, as this process sees it."""
 
@@ -28,7 +53,7 @@ class Segment:
         self._direct = folder.direct and folder.remote
         self._remote = folder.remote
         self._lock = threading.Lock()
-        self._fds: dict[int, int] = {}
+        self._handles: dict[int, Handle] = {}
         self._read_to = 0
         self.sealed = False
         self.keys: list[bytes] = []
@@ -37,12 +62,12 @@ class Segment:
         self.live = 0
         self.used = 0
 
-    def fd(self, flags: int) -> int:
-        """A descriptor of the pages, opened once for each kind of use. The flags O_DIRECT and O_RDWR count."""
+    def open(self, flags: int) -> Handle:
+        """The file of pages, opened once for each kind of use: O_RDONLY or O_RDWR, with O_DIRECT or without."""
         with self._lock:
-            if flags not in self._fds:
-                self._fds[flags] = os.open(self._data, flags | os.O_CLOEXEC)
-            return self._fds[flags]
+            if flags not in self._handles:
+                self._handles[flags] = Handle(os.open(self._data, flags | os.O_CLOEXEC))
+            return self._handles[flags]
 
     def news(self) -> list[Record]:
         """Records since the last time. Past the page cache, which on 3FS may not know how long the file has become."""
@@ -73,13 +98,10 @@ class Segment:
             self.sealed = record.kind is Kind.SEALED
         return self._read_to > before and got == READ_BYTES
 
-    def close(self, before: Callable[[int], None] = lambda fd: None) -> None:
-        """Close all descriptors, each after `before` had it."""
+    def close(self) -> None:
+        """Close the file, or let who uses it now close it. Another use opens it again."""
         with self._lock:
-            for fd in self._fds.values():
-                before(fd)
-                os.close(fd)
-            self._fds.clear()
+            self._handles.clear()
 
 
 class Tail(Segment):
@@ -90,7 +112,6 @@ class Tail(Segment):
         self._sync = folder.remote
         self._nbytes = nbytes
         self._next = 0
-        self._log = -1
         self.under_way = 0
         """Batches that have room here and have not said what became of it."""
         self.full = False
@@ -101,7 +122,7 @@ class Tail(Segment):
                 os.ftruncate(fd, nbytes)
             finally:
                 os.close(fd)
-            self._log = os.open(self._index, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._log = Handle(os.open(self._index, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         except OSError:
             folder.remove(stem)
             raise
@@ -118,15 +139,15 @@ class Tail(Segment):
     def append(self, records: Sequence[Record]) -> None:
         """Make records known to all. The caller appends one batch at a time."""
         data = b"".join(record.pack() for record in records)
-        if os.write(self._log, data) != len(data):
-            raise OSError(28, "No space left on device")
+        if os.write(self._log.fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._sync:
-            os.fsync(self._log)
+            os.fsync(self._log.fd)
 
     def settle(self) -> None:
         """Pages that went through the page cache reach the others, where that needs saying."""
         if self._sync:
-            os.fsync(self.fd(os.O_RDWR))
+            os.fsync(self.open(os.O_RDWR).fd)
 
     def seal_if_done(self) -> None:
         """Seal a full segment once nothing is under way."""
@@ -142,9 +163,3 @@ class Tail(Segment):
         except OSError:
             pass  # it is read once more by others, and takes more room than it must: no harm to any page
         self.sealed = True
-
-    def close(self, before: Callable[[int], None] = lambda fd: None) -> None:
-        super().close(before)
-        if self._log >= 0:
-            os.close(self._log)
-            self._log = -1

@@ -9,6 +9,7 @@ from then on, whatever they believe of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
@@ -34,7 +35,7 @@ class ThreefsStorage(Storage):
         self._config, self._log = config, context.log
         self._folder = Folder(config)
         self._mover = mover_of(config, self._folder, context)
-        self._catalog = Catalog(self._folder, self._mover.forget)
+        self._catalog = Catalog(self._folder)
         self._writing = threading.Lock()
         self._tail: Tail | None = None
         self._closed = False
@@ -136,10 +137,10 @@ class ThreefsStorage(Storage):
 
     def _spoil(self, entry: Entry) -> None:
         try:
-            fd = entry.segment.fd(os.O_RDWR)
-            os.pwrite(fd, secrets.token_bytes(min(SPOILED_BYTES, entry.length)), entry.offset)
+            handle = entry.segment.open(os.O_RDWR)
+            os.pwrite(handle.fd, secrets.token_bytes(min(SPOILED_BYTES, entry.length)), entry.offset)
             if self._folder.remote:
-                os.fsync(fd)
+                os.fsync(handle.fd)
         except OSError as error:
             if entry.segment.number in self._catalog.segments:
                 self._log.warning("%s: a page is not deleted for other nodes yet: %s", entry.segment.stem, error)
@@ -217,7 +218,7 @@ class ThreefsStorage(Storage):
         if self._tail is None:
             nbytes = max(self._config.segment_bytes, size)
             if size > self._config.limit_bytes:
-                raise OSError(28, f"a page of {size} bytes is larger than storage.gib")
+                raise OSError(errno.ENOSPC, f"a page of {size} bytes is larger than storage.gib")
             self._make_room(nbytes)
             self._tail = Tail(self._folder, self._folder.new_stem(), nbytes)
             self._catalog.add_segment(self._tail)
