@@ -26,8 +26,8 @@ from stepwell_testkit.server import Server, lacking
 
 CLONE_NEWNET = 0x40000000
 SEGMENT_MIB = 32
-LEASE_MS = 300
-"""For so long a page that was read cannot leave, and a read may not take longer."""
+LEASE_MS = 5000
+"""For so long a page that was read cannot leave, and a read may not take longer, however busy the machine is."""
 CLIENT_TTL_S = 2
 """After which the master lets go of a segment whose process is gone."""
 Opened = Callable[..., MooncakeStorage]
@@ -113,6 +113,16 @@ def owner(master: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
 
 
+@pytest.fixture(scope="module")
+def forgetful(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A master with a segment whose pages can leave soon after they were read."""
+    with (
+        make_master(tmp_path_factory.mktemp("master"), lease_ms=500) as server,
+        make_owner(tmp_path_factory.mktemp("owner"), server),
+    ):
+        yield server
+
+
 @pytest.fixture
 def owners(tmp_path: Path) -> Iterator[Owners]:
     """Starts owners of segments; they end with the test."""
@@ -136,7 +146,7 @@ def table(master: Server, **settings: object) -> dict[str, object]:
 @pytest.fixture(scope="class")
 def own_master(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A master that the tests of a class may end."""
-    with make_master(tmp_path_factory.mktemp("master"), lease_ms=5000) as server:
+    with make_master(tmp_path_factory.mktemp("master")) as server:
         yield server
 
 

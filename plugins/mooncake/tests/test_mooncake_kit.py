@@ -35,8 +35,12 @@ class TestMooncake(StorageKit):
     forks: ClassVar[bool] = False
 
     @pytest.fixture
-    def storage(self, lasting: Callable[[Server], Storage], master: Server, owner: Server) -> Storage:
-        return lasting(master)
+    def storage(
+        self, lasting: Callable[[Server], Storage], opened: Open, owner: Server, request: pytest.FixtureRequest
+    ) -> Storage:
+        if "evicts" in request.node.name:  # it reads each page, and those that were read stay for a while
+            return opened(request.getfixturevalue("forgetful"), space_retries=75)
+        return lasting(request.getfixturevalue("master"))
 
     @pytest.fixture
     def reopen(self, master: Server, opened: Open) -> Callable[[], Storage]:

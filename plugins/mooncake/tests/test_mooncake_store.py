@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from stepwell import DONE, ConfigError, Failed
-from stepwell_mooncake import MooncakeConfig, native
+from stepwell_mooncake import MooncakeConfig, stepwell_storages
 from stepwell_mooncake.store import MooncakeStorage
 from stepwell_testkit import KitArena, KitContext
 from stepwell_testkit.bench import Bench
@@ -93,8 +93,8 @@ def test_soft_pins_reach_the_master(master: Server, owner: Server, opened: Open)
         bench.storage.delete(bench.keys([1]))
 
 
-def test_hard_pins_outlive_an_eviction_and_yield_to_deletion(master: Server, owner: Server, opened: Open) -> None:
-    pinned, others = Bench(opened(master, pin="hard"), MIB, 2), Bench(opened(master), MIB, 1)
+def test_hard_pins_outlive_an_eviction_and_yield_to_deletion(forgetful: Server, opened: Open) -> None:
+    pinned, others = Bench(opened(forgetful, pin="hard"), MIB, 2), Bench(opened(forgetful), MIB, 1)
     pinned.put([0, 1])
     for number in range(48):
         others.put([number])
@@ -114,8 +114,8 @@ def test_more_than_there_is_room_for_fails_in_bounded_time(masters: Serve, owner
     for number in range(24):
         if isinstance(bench.write([number])[0], Failed):
             break
-        bench.gets([number])
-        written.append(number)
+        if bench.found([number])[0]:  # it may have left before it was read
+            written.append(number)
     assert 8 < len(written) < 24
     began = time.monotonic()
     assert "no space" in bench.write([99])[0].reason  # type: ignore[union-attr]
@@ -128,7 +128,9 @@ def test_more_than_there_is_room_for_fails_in_bounded_time(masters: Serve, owner
 def test_native_moves_what_the_storage_moves(master: Server, owner: Server, opened: Open, context: KitContext) -> None:
     store, arena = opened(master), KitArena(PAGE, 4)
     config = MooncakeConfig(f"127.0.0.1:{master.port}")
-    client = native(config, context, arena)
+    make_native = stepwell_storages()[0].native
+    assert make_native is not None
+    client = make_native(config, context, arena)
     keys = [bytes([number]) * 40 for number in (1, 2)]
     arena.fill(0, b"\1" * PAGE)
     arena.fill(1, b"\2" * PAGE)
@@ -144,7 +146,7 @@ def test_native_moves_what_the_storage_moves(master: Server, owner: Server, open
 
 def test_offloaded_pages_outlive_master_and_owner(masters: Serve, owners: Serve, opened: Open, tmp_path: Path) -> None:
     """More than the segment holds, and all of it there after everybody was killed."""
-    master = masters("--enable_offload=true", lease_ms=5000)
+    master = masters("--enable_offload=true")
     folder = tmp_path / "disk"
     owner = owners(master, 16, str(folder))
     bench = Bench(opened(master), MIB // 4, 96)

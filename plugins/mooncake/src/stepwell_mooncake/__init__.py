@@ -17,7 +17,7 @@ def make(config: MooncakeConfig, context: Context) -> Storage:
 
 def native(config: MooncakeConfig, context: Context, arena: ArenaView) -> Native:
     """The client library alone."""
-    from stepwell_mooncake.native import MooncakeNative
+    from stepwell_mooncake.bare import MooncakeNative
 
     return MooncakeNative(config, context, arena)
 
