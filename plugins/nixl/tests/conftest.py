@@ -15,12 +15,18 @@ from stepwell_nixl.bucket import client
 from stepwell_nixl.config import ObjConfig, UcxConfig
 from stepwell_testkit.server import Server
 
-# One request at a time: moto answers 500 to a PUT of an object that another request replaces meanwhile.
+# One request to an object at a time: moto answers 500 to a PUT of an object that another request replaces meanwhile.
 SERVE = """
-import sys
+import sys, threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
-run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+app, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def alone(environ, start):
+    if environ["PATH_INFO"] == "/":
+        return app(environ, start)
+    with lock:
+        return [b"".join(app(environ, start))]
+run_simple("127.0.0.1", int(sys.argv[1]), alone, threaded=True)
 """
 
 
@@ -37,7 +43,12 @@ class S3(Server):
     @property
     def config(self) -> ObjConfig:
         return ObjConfig(
-            bucket="pages", endpoint=f"http://127.0.0.1:{self.port}", access_key="key", secret_key="secret", threads=2
+            bucket="pages",
+            endpoint=f"http://127.0.0.1:{self.port}",
+            access_key="key",
+            secret_key="secret",
+            threads=2,
+            timeout_s=2.0,
         )
 
     def start(self) -> Self:

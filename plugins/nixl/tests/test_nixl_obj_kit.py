@@ -11,6 +11,7 @@ from stepwell_nixl.bucket import client, name_of
 from stepwell_testkit import KitContext, StorageKit
 
 
+@pytest.mark.slow
 class TestNixlObj(StorageKit):
     provides = obj_provides()
     forks = False

@@ -12,6 +12,8 @@ from stepwell import ConfigError, PageKey, StoredPage
 from stepwell_nixl.config import ObjConfig
 
 KEY = 40
+ANSWER_S = 5.0
+"""How long an answer may take."""
 AT_ONCE = 1000
 """Names in one request to delete: the most that S3 takes."""
 
@@ -35,7 +37,7 @@ def client(config: ObjConfig):  # type: ignore[no-untyped-def]  # boto3 makes it
         verify=config.ca_bundle or None,
         config=Config(
             connect_timeout=config.timeout_s,
-            read_timeout=max(config.timeout_s, 1.0) * 2,
+            read_timeout=ANSWER_S,
             retries={"total_max_attempts": 1},
             s3={"addressing_style": "virtual" if config.virtual_addressing else "path"},
         ),

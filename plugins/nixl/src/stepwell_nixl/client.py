@@ -35,10 +35,6 @@ class Descs(Protocol):
     """Descriptors of one side of a transfer."""
 
 
-class Prepared(Protocol):
-    """One side of many transfers, prepared."""
-
-
 class Agent(Protocol):
     """The part of `nixl_agent` that is used here. All of it raises `errors()`."""
 

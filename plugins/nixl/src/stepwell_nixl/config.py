@@ -75,7 +75,7 @@ class ObjConfig:
     threads: int = 4
     """Requests of one batch at once."""
     timeout_s: float = 1.0
-    """How long the server may take to accept a connection, and to answer when it lists or deletes."""
+    """How long the server may take to answer a knock."""
 
     def __post_init__(self) -> None:
         if not self.bucket:

@@ -161,7 +161,7 @@ class UcxStorage(Storage):
     def contains(self, keys: Sequence[PageKey]) -> Sequence[bool]:
         with self._attached().one() as lane:
             try:
-                held = lane.ask(Find(b"".join(keys)), Held)
+                held = lane.ask(Find(joined(keys)), Held)
             except OSError as error:
                 raise OSError(f"{self._config.peer}: {error}") from None
             return [bool(one) for one in held.which]
@@ -172,7 +172,7 @@ class UcxStorage(Storage):
         size = int(into.sizes[0])
         with self._attached().one() as lane:
             try:
-                lent = lane.ask(Pin(b"".join(keys), size), Lent)
+                lent = lane.ask(Pin(joined(keys), size), Lent)
             except OSError as error:
                 return self._all_failed(keys, error)
             far = np.frombuffer(lent.addresses, dtype=np.int64)
@@ -194,7 +194,7 @@ class UcxStorage(Storage):
         first = np.arange(len(keys)) if len(once) == len(keys) else _firsts(keys)
         with self._attached().one() as lane:
             try:
-                lent = lane.ask(Allocate(b"".join(once), size), Lent)
+                lent = lane.ask(Allocate(joined(once), size), Lent)
             except OSError as error:
                 return self._all_failed(keys, error)
             far = np.frombuffer(lent.addresses, dtype=np.int64)
@@ -215,7 +215,7 @@ class UcxStorage(Storage):
 
     def delete(self, keys: Sequence[PageKey]) -> None:
         with self._attached().one() as lane:
-            lane.ask(Delete(b"".join(keys)), Done)
+            lane.ask(Delete(joined(keys)), Done)
 
     def scan(self) -> Iterator[Sequence[StoredPage]]:
         with self._attached().one() as lane:
@@ -250,6 +250,13 @@ class UcxStorage(Storage):
         if self._lanes is None:
             raise RuntimeError("the storage was not attached, or is closed")
         return self._lanes
+
+
+def joined(keys: Sequence[PageKey]) -> bytes:
+    """Keys as they travel."""
+    if any(len(key) != KEY for key in keys):
+        raise ValueError(f"a key must have {KEY} bytes")
+    return b"".join(keys)
 
 
 def name_of_peer(told: str | bytes) -> str:
