@@ -14,7 +14,7 @@ import pytest
 import stepwell
 from stepwell.api import Completion, Engine, RequestFailed
 from stepwell.builtin.sim import SimConfig, answer
-from stepwell.errors import ConfigError
+from stepwell.errors import ConfigError, StepwellError
 from stepwell.types import Sampling
 
 SMALL = {"cache.page_size": 4, "cache.device_pages": 64, "runner.eos_every": 0}
@@ -253,3 +253,25 @@ def test_an_option_of_another_kind_is_a_sentence(option):
         (name,) = option
         with pytest.raises(ValueError, match=f"^{name}: "):
             engine.generate("hello", max_tokens=1, **option)
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+
+def test_storage_is_attached_and_detached_while_it_runs() -> None:
+    tiers = {**SMALL, "cache.host_pages": 128, "write.use": "write_through"}
+    with stepwell.Engine(tiers, runner="sim") as engine:
+        assert engine.storage()["attached"] is False and not engine.hello.storage
+        assert engine.attach_storage(use="memory", gib=0.25)["settings"] == {"gib": 0.25}
+        assert engine.hello.storage
+        assert engine.generate(TEXT, max_tokens=12).tokens == said(TEXT, 12)
+        with pytest.raises(StepwellError, match="is attached"):
+            engine.attach_storage(use="memory")
+        with pytest.raises(ConfigError, match="did you mean gib"):
+            engine.attach_storage(use="memory", replace=True, gip=1.0)
+        engine.attach_storage(use="memory", replace=True)
+        assert engine.clear_storage() >= 0
+        assert engine.detach_storage()["closed"] is True
+        with pytest.raises(StepwellError, match="no storage is attached"):
+            engine.clear_storage()
+        engine.audit()

@@ -16,7 +16,7 @@ import pytest
 
 from stepwell.builtin.sim import SimConfig, answer
 from stepwell.cache.keys import namespace
-from stepwell.engine.client import EngineClient
+from stepwell.engine.client import Conflict, EngineClient
 from stepwell.engine.messages import Output
 from stepwell.engine.supervise import ChildFailed, Supervisor
 from stepwell.errors import ConfigError
@@ -94,6 +94,39 @@ def test_answers_come_through(deployed: Deployed) -> None:
         await client.close()
 
     asyncio.run(check())
+
+
+def test_storage_comes_and_goes_over_the_wire(address: str) -> None:
+    deployed = Deployed(address, {**SIM, "cache.host_pages": 64, "write.use": "write_through"})
+    deployed.supervisor.start()
+
+    async def check() -> None:
+        client, other = await deployed.client(), await deployed.client()
+        assert not client.hello.storage
+        told = await client.control("storage.attach", given={"use": "memory"})
+        assert (told["use"], told["attached"]) == ("memory", True)
+        async with asyncio.timeout(10):
+            while not (client.hello.storage and other.hello.storage):
+                await asyncio.sleep(0.02)
+        late = await deployed.client()
+        assert late.hello.storage, "who joins later is told so at once"
+        assert (await collect(client, "a"))[0] == right()
+        with pytest.raises(Conflict, match="is attached"):
+            await other.control("storage.attach", given={"use": "memory"})
+        for wrong, sentence in (({"gibb": 1}, "did you mean gib"), ({"gib": 10**30}, "cannot be sent")):
+            with pytest.raises(ConfigError, match=sentence):
+                await client.control("storage.attach", given={"use": "memory", "replace": True, **wrong})
+        assert (await client.control("storage.detach"))["closed"]
+        async with asyncio.timeout(10):
+            while client.hello.storage:
+                await asyncio.sleep(0.02)
+        for one in (client, other, late):
+            await one.close()
+
+    try:
+        asyncio.run(check())
+    finally:
+        deployed.supervisor.stop()
 
 
 def test_kill_9_ends_requests_at_once_and_the_supervisor_restarts(deployed: Deployed) -> None:

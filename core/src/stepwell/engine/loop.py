@@ -147,11 +147,11 @@ class Loop:
             self._carry_out(action)
         if self._sinks:
             self._sinks.put(self._parts.cache.drain_events())
-        self._said += self._controls.answers(now, idle=not self._live and not self._steps and self._brain.idle)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_S
             self._said.append(self._pulse())
             self._attachment.watch(now)
+        self._said += self._controls.answers(now, idle=not self._live and not self._steps and self._brain.idle)
         if self._said:
             said, self._said = self._said, []
             self._deliver(said)
