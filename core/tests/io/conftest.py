@@ -64,7 +64,7 @@ def wild(tmp_path: Path, fake_dist: Callable[..., Path]) -> Iterator[Wild]:
         storage.close()
 
 
-def wait_until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 40.0) -> None:
     """AssertionError where it does not come true."""
     deadline = time.monotonic() + within_s
     while not condition():

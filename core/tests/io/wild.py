@@ -63,7 +63,7 @@ class WildStorage(Storage):
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "slow":
-                time.sleep(0.3)
+                time.sleep(0.5)
             case "raise":
                 raise OSError("the cable fell out")
             case "config":

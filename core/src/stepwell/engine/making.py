@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stepwell.abc.storage import Storage
-from stepwell.config import Chosen
 from stepwell.errors import PluginError, StepwellError
 from stepwell.offers import Capability, provided
 from stepwell.settings import TierSettings
+
+if TYPE_CHECKING:
+    from stepwell.config import (
+        Chosen,
+    )  # only a type here, and much to import for a process that a storage has to itself
 
 T = TypeVar("T")
 
@@ -43,16 +47,25 @@ class Place:
 
 def make(choice: Chosen, kind: type[T], place: Place) -> T:
     """What a section's offer makes of its settings. PluginError, with the setting, where it raises or is no `kind`."""
-    where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
+    return made(choice.offer.make, choice.settings, kind, place, where(choice))
+
+
+def where(choice: Chosen) -> str:
+    """A choice as messages name it."""
+    return f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
+
+
+def made(factory: Callable[..., object], settings: object, kind: type[T], place: Place, where: str) -> T:
+    """What a factory makes of settings. PluginError that begins with `where` if it raises or makes no `kind`."""
     try:
-        made: object = choice.offer.make(choice.settings, place)
+        piece = factory(settings, place)
     except StepwellError:
         raise
     except Exception as error:
         raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
-    if not isinstance(made, kind):
-        raise PluginError(f"{where}: made a {type(made).__name__}, which is no {kind.__name__}")
-    return made
+    if not isinstance(piece, kind):
+        raise PluginError(f"{where}: made a {type(piece).__name__}, which is no {kind.__name__}")
+    return piece
 
 
 def make_storage(choice: Chosen, place: Place, tiers: TierSettings, *, shared: bool = True) -> Storage:
@@ -65,9 +78,7 @@ def make_storage(choice: Chosen, place: Place, tiers: TierSettings, *, shared: b
         apart = Capability.APART in provided(choice.offer, choice.settings)
     if apart and not shared:
         place.log.warning(
-            "%s.use = %r runs in this process, since the host tier's memory cannot be shared on this machine",
-            choice.section,
-            choice.offer.name,
+            "%s runs in this process, since the host tier's memory cannot be shared on this machine", where(choice)
         )
         apart = False
     if apart:

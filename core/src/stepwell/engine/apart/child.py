@@ -11,7 +11,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,9 @@ import msgspec
 import numpy as np
 
 from stepwell.abc.storage import Storage
-from stepwell.config import Chosen
 from stepwell.engine.apart import wire
 from stepwell.engine.apart.wire import Line, Verb, Word
-from stepwell.engine.making import Place, make
+from stepwell.engine.making import Place, made
 from stepwell.engine.supervise import die_with
 from stepwell.errors import ConfigError
 from stepwell.types import StoredPage
@@ -41,8 +40,8 @@ class Start(msgspec.Struct, frozen=True):
     """Where modules are found."""
     level: int
     """From which log records are wanted."""
-    made_of: bytes
-    """A pickled (Chosen, PlaceText)."""
+    recipe: bytes
+    """A pickled Recipe."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -73,6 +72,21 @@ class PlaceText:
         if self.folder is None:
             raise ConfigError(self.no_folder)
         return self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a storage is made of; all of it has names that lead to the same things in both processes."""
+
+    factory: Callable[..., object]
+    settings: object
+    place: PlaceText
+    where: str
+    """As messages name the choice."""
+
+    def make(self) -> Storage:
+        """The storage. Raises what making it raises, as `making.make` does."""
+        return made(self.factory, self.settings, Storage, self.place.place(), self.where)  # type: ignore[type-abstract]
 
 
 class Mapping:
@@ -184,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _made(start: Start) -> Storage:
     sys.path[:] = start.path
     logging.basicConfig(level=start.level, format="%(message)s", handlers=[ToParent()])
-    choice, where = pickle.loads(start.made_of)
-    assert isinstance(choice, Chosen) and isinstance(where, PlaceText)
-    return make(choice, Storage, where.place())  # type: ignore[type-abstract]
+    recipe = pickle.loads(start.recipe)
+    assert isinstance(recipe, Recipe)
+    return recipe.make()
 
 
 def _leave(storage: Storage, line: Line, said: bytes) -> None:

@@ -19,9 +19,9 @@ from stepwell.abc.storage import Storage
 from stepwell.cache.arena import lent_name
 from stepwell.config import Chosen
 from stepwell.engine.apart import wire
-from stepwell.engine.apart.process import Gone, Process, sealed
+from stepwell.engine.apart.process import Gone, Process, recipe_of
 from stepwell.engine.apart.wire import StorageError, Verb, Word
-from stepwell.engine.making import Place
+from stepwell.engine.making import Place, where
 from stepwell.errors import PluginError
 from stepwell.types import ArenaView, Failed, PageKey, PageResult, PageViews, StoredPage
 
@@ -49,11 +49,11 @@ class ApartStorage(Storage):
 
         `limit_s`: a call that takes longer ends the process.
         """
-        self._where = f"{choice.section}.use = {choice.offer.name!r} ({choice.origin})"
+        self._where = where(choice)
         self._name = place.name
         self._limit_s = limit_s
         self._log = logging.getLogger(f"stepwell.{place.name}")
-        self._made_of = sealed(choice, place)
+        self._recipe = recipe_of(choice, place)
         self._arena: ArenaView | None = None
         self._named = False
         self._process: Process | None = None
@@ -225,10 +225,12 @@ class ApartStorage(Storage):
 
     def _raise_one(self) -> Process:
         """A process that can be asked. Raises what its storage raised, PluginError where the process ended instead."""
-        process = Process(self._name, self._made_of)
+        process = Process(self._name, self._recipe)
         with self._lock:
             self._starting = process
         try:
+            if self._closed:  # before `_starting` was there to be killed
+                raise Gone("is closed")
             process.make()
             arena = self._arena
             if arena is not None:

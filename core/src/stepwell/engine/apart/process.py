@@ -17,9 +17,9 @@ import msgspec
 
 from stepwell.config import Chosen
 from stepwell.engine.apart import wire
-from stepwell.engine.apart.child import CLOSE, LOG_MARK, LOG_NEWLINE, NEW_LINE, Memory, PlaceText, Start
+from stepwell.engine.apart.child import CLOSE, LOG_MARK, LOG_NEWLINE, NEW_LINE, Memory, PlaceText, Recipe, Start
 from stepwell.engine.apart.wire import Line, Verb, Word
-from stepwell.engine.making import Place
+from stepwell.engine.making import Place, where
 from stepwell.engine.supervise import ending
 from stepwell.errors import PluginError, StepwellError
 from stepwell.types import ArenaView
@@ -35,7 +35,7 @@ class Gone(Exception):
     """The process ended, for the reason that this says, and so did what was under way in it."""
 
 
-def sealed(choice: Chosen, place: Place) -> bytes:
+def recipe_of(choice: Chosen, place: Place) -> bytes:
     """What a process needs to make the storage. PluginError where it cannot travel."""
     folder, no_folder = None, ""
     try:
@@ -43,18 +43,19 @@ def sealed(choice: Chosen, place: Place) -> bytes:
     except StepwellError as error:
         no_folder = str(error)
     try:
-        return pickle.dumps((choice, PlaceText(place.name, place.device, place.rank, place.world, folder, no_folder)))
+        text = PlaceText(place.name, place.device, place.rank, place.world, folder, no_folder)
+        return pickle.dumps(Recipe(choice.offer.make, choice.settings, text, where(choice)))
     except Exception as error:
         raise PluginError(
-            f"{choice.section}.use = {choice.offer.name!r} ({choice.origin}) cannot run in a process of its own, since "
-            f"its factory or settings have no name there ({error}): set tiers.own_process = false"
+            f"{where(choice)} cannot run in a process of its own, since its factory or settings have no name there "
+            f"({error}): set tiers.own_process = false"
         ) from None
 
 
 class Process:
     """A process with a storage in it. Calls from any thread; a line serves one at a time."""
 
-    def __init__(self, name: str, made_of: bytes) -> None:
+    def __init__(self, name: str, recipe: bytes) -> None:
         """Start it. It ends with the thread that does this, or with this process."""
         self.name = name
         self._lock = threading.Lock()
@@ -82,7 +83,7 @@ class Process:
         reader = threading.Thread(target=_listen, args=(name, self._process.stdout), daemon=True, name="stepwell.logs")
         reader.start()
         self._control = Line(self._end)
-        self._made_of = made_of
+        self._recipe = recipe
 
     @property
     def pid(self) -> int:
@@ -93,7 +94,7 @@ class Process:
         """Have it make the storage. Raises what that raises, Gone where the process ends over it."""
         self._end.settimeout(START_S)
         level = logging.getLogger("stepwell").getEffectiveLevel()
-        start = msgspec.msgpack.encode(Start(list(sys.path), level, self._made_of))
+        start = msgspec.msgpack.encode(Start(list(sys.path), level, self._recipe))
         try:
             self._control.send(Verb.START, 0, 0, start)
             word, _, _, body = self._control.receive()
