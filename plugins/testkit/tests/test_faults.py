@@ -65,6 +65,51 @@ def test_what_failed_to_be_written_is_not_there(bench):
     assert bench.found([6, 7, 8]) == [True, False, True]
 
 
+def test_exactly_one_page_fails(bench):
+    bench.storage.faults = Faults(read_error_at=2, write_error_at=8)  # six were written before
+    assert [type(result) for result in bench.read(range(6))[0]] == [Done, Failed, Done, Done, Done, Done]
+    assert [type(result) for result in bench.write(range(6, 10))] == [Done, Failed, Done, Done]
+    assert bench.found(range(6, 10)) == [True, False, True, True]
+
+
+def test_a_short_write_takes_room_and_shows_nothing_until_it_is_written_again(bench):
+    bench.storage.faults = Faults(short_write=7)
+    assert [type(result) for result in bench.write([6, 7])] == [Failed, Done]
+    assert bench.found([6, 7]) == [False, True]
+    assert list(bench.storage.contains(bench.keys([6, 7]))) == [False, True]
+    assert sorted(size for batch in bench.storage.inner.scan() for _, size in batch) == [PAGE // 2] + [PAGE] * 7
+    bench.lists([*range(6), 7])
+    bench.storage.faults = Faults()
+    bench.put([6])
+    bench.gets(range(8))
+
+
+def test_a_page_there_already_or_twice_in_a_batch_is_refused(bench):
+    bench.storage.faults = Faults(refuses_duplicates=True)
+    assert [type(result) for result in bench.write([6, 3, 7, 6])] == [Done, Failed, Done, Failed]
+    bench.gets(range(8))
+
+
+def test_a_page_goes_between_question_and_read(bench):
+    bench.storage.faults = Faults(evicts_between=2)
+    assert all(bench.storage.contains(bench.keys(range(4))))
+    assert bench.found(range(4)) == [True, False, True, False]
+
+
+def test_the_room_is_used_up(bench):
+    bench.storage.faults = Faults(room=8 * PAGE)  # six were written before
+    assert [type(result) for result in bench.write([6, 7, 8, 9])] == [Done, Done, Failed, Failed]
+    assert bench.found(range(10)) == [True] * 8 + [False] * 2
+
+
+def test_a_server_is_away_for_a_while(bench):
+    bench.storage.faults = Faults(down=range(2, 4))  # one call was made before
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="the server is away"):
+            bench.read([1])
+    bench.gets([1])
+
+
 def test_every_second_call_raises_before_it_does_anything(bench):
     bench.storage.faults = Faults(raises=2)
     with pytest.raises(OSError, match="injected into call 2, delete"):

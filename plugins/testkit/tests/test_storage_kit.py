@@ -240,4 +240,5 @@ class TestSubject(StorageKit):
 """
     assert failing(source.format(fault=""), only="random or large or repeat") == set()
     for fault in ("corrupt=5", "short_read=5", "read_error=5", "lost=5", "write_error=5", "raises=3"):
-        assert "test_random_calls_agree_with_a_dictionary" in failing(source.format(fault=fault), only="random and 0"), fault
+        found = failing(source.format(fault=fault), only="random and 0")
+        assert "test_random_calls_agree_with_a_dictionary" in found, fault

@@ -192,7 +192,7 @@ class Calls(StorageBase):
                 closing.set()  # from here on nobody begins a call, and some are under way
                 bench.close()
 
-            at_once(lambda worker: (call, call, call, call, close)[worker](worker), 5, 3 * self.patience_s)
+            at_once(lambda worker: (call, call, call, call, close)[worker](worker), 5, 2 * self.patience_s)
 
         if self.forks:
             with forked(work) as child:
