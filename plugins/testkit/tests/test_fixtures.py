@@ -1,6 +1,8 @@
 """What the pytest plugin offers: a context, made-up distributions, and a guard against hook calls."""
 
 import importlib
+import os
+import resource
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,6 +15,7 @@ import pytest
 from stepwell import Context
 from stepwell.hookspecs import stepwell_stopping
 from stepwell.markers import PROJECT, hookimpl
+from stepwell_testkit.process import forked
 
 pytest_plugins = ["pytester"]
 
@@ -139,3 +142,21 @@ def test_pytest_starts_without_importing_anything_of_ours():
     source = "import sys, stepwell_testkit_pytest; print('stepwell' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_child_is_heard_in_a_process_of_many_open_files():
+    """Descriptors above 1023 are beyond select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not have so many files open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    null = os.open(os.devnull, os.O_RDONLY)
+    held = [os.dup(null) for _ in range(1100)]
+    try:
+        with forked(lambda child: child.tell()) as child:
+            child.hear(1)
+            child.finish()
+    finally:
+        for descriptor in (null, *held):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

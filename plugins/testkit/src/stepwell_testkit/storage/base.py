@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -86,8 +86,8 @@ class StorageBase(Kit):
         make: Callable[[], Storage] = lambda: self._request.getfixturevalue("storage")  # noqa: E731
         return make
 
-    def given(self, fixture: str):  # type: ignore[no-untyped-def]  # whatever the author's fixture gives
-        """The value of a fixture that the author may have given; None without it."""
+    def given(self, fixture: str) -> Any:
+        """What a fixture gives that the author may have written, as pytest does; None without it."""
         try:
             return self._request.getfixturevalue(fixture)
         except pytest.FixtureLookupError as error:
