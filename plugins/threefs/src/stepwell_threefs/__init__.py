@@ -17,7 +17,7 @@ def make(config: ThreefsConfig, context: Context) -> Storage:
 
 def make_native(config: ThreefsConfig, context: Context, arena: ArenaView) -> Native:
     """USRBIO alone, or plain system calls where there is none."""
-    from stepwell_threefs.native import ThreefsNative
+    from stepwell_threefs.alone import ThreefsNative
 
     return ThreefsNative(config, context, arena)
 

@@ -67,8 +67,8 @@ class ThreefsStorage(Storage):
     def write(self, keys: Sequence[PageKey], pages: PageViews) -> Sequence[PageResult]:
         size = int(pages.sizes.sum())
         entries = self._catalog.entries
-        if any(key in entries for key in keys):
-            self._catalog.follow()  # another node may have deleted or evicted it
+        # A page that is there according to the catalog may have been deleted or evicted by another node.
+        self._catalog.follow(0.0 if any(key in entries for key in keys) else self._config.refresh_s)
         results: list[PageResult] = [DONE] * len(keys)
         first: dict[PageKey, int] = {}
         for at, key in enumerate(keys):

@@ -115,6 +115,11 @@ class UsrbioMover:
             return
         self._lent = (iov, arena.address, arena.nbytes)
 
+    @property
+    def library(self) -> tuple[ModuleType, str]:
+        """The library's module, and the mount that it speaks to."""
+        return self._io, self._mount
+
     def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
         size = int(pages.sizes.sum())
         failed: dict[int, str] = {}

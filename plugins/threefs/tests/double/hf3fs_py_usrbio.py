@@ -52,7 +52,7 @@ def extract_mount_point(path: str) -> str | None:
 
 
 def register_fd(fd: int, flags: int = 0) -> None:
-    path = os.readlink(f"/proc/self/fd/{fd}")
+    path = str(Path(f"/proc/self/fd/{fd}").readlink())
     if extract_mount_point(path) is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     with _lock:
@@ -88,7 +88,7 @@ def punch_hole(*_: object) -> None:
 class iovec:
     def __init__(self, base: memoryview, id: str, mount: str, block_size: int = 0, numa: int = -1) -> None:
         link = Path(mount) / "3fs-virt" / "iovs" / (id + (f".b{block_size}" if block_size else ""))
-        target = Path(os.readlink(link))
+        target = link.readlink()
         if target.parent != Path("/dev/shm") or not stat.S_ISREG(target.lstat().st_mode):
             raise OSError(errno.EINVAL, f"{target} is no file in /dev/shm")
         fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW)
@@ -130,14 +130,10 @@ class ioring:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         self.entries, self._for_read = entries, for_read
         self._user = threading.Lock()  # a ring is not thread-safe: two users at once are found out
-        self._changed = threading.Condition()
-        self._asked: list[tuple[iovec, int, int, object]] = []
-        self._answers: deque[iovec] = deque()
+        self._queues = _Queues(for_read)
         self._taken = 0
-        self._over = False
         control.rings += 1
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._queues.serve, daemon=True).start()
 
     @staticmethod
     def size_for_entries(entries: int) -> int:
@@ -155,10 +151,8 @@ class ioring:
                 code = errno.EAGAIN
             if code:
                 raise OSError(code, os.strerror(code))
-            with self._changed:
-                self._taken += 1
-                self._asked.append((iov, _registered[fd], off, userdata))
-                self._changed.notify_all()  # it may begin before `submit`
+            self._taken += 1
+            self._queues.ask(iov, _registered[fd], off, userdata)  # it may begin before `submit`
             return self
 
     def submit(self) -> "ioring":
@@ -169,28 +163,48 @@ class ioring:
         with self._alone():
             most = min(max(max_results, min_results, 1), control.most_answers)
             ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
-            with self._changed:
-                while len(self._answers) < min(min_results, most):
-                    left = None if ends is None else ends - time.monotonic()
-                    if left is not None and left <= 0:
-                        break
-                    self._changed.wait(left)
-                answers = [self._answers.popleft() for _ in range(min(most, len(self._answers)))]
-                self._taken -= len(answers)
+            answers = self._queues.take(most, min(min_results, most), ends)
+            self._taken -= len(answers)
             return answers
 
     def __del__(self) -> None:
-        self._over = True
+        if hasattr(self, "_queues"):
+            self._queues.over = True
 
     def _alone(self) -> "_Alone":
         return _Alone(self._user)
 
-    def _serve(self) -> None:
+
+class _Queues:
+    """What the thread of a ring shares with it."""
+
+    def __init__(self, for_read: bool) -> None:
+        self._for_read = for_read
+        self._changed = threading.Condition()
+        self._asked: list[tuple[iovec, int, int, object]] = []
+        self._answers: deque[iovec] = deque()
+        self.over = False
+
+    def ask(self, iov: iovec, fd: int, off: int, userdata: object) -> None:
+        with self._changed:
+            self._asked.append((iov, fd, off, userdata))
+            self._changed.notify_all()
+
+    def take(self, most: int, least: int, ends: float | None) -> list[iovec]:
+        with self._changed:
+            while len(self._answers) < least:
+                left = None if ends is None else ends - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
+            return [self._answers.popleft() for _ in range(min(most, len(self._answers)))]
+
+    def serve(self) -> None:
         dice = random.Random(1)
-        while not self._over:
+        while not self.over:
             with self._changed:
                 if not self._asked or control.held.is_set() or control.dead:
-                    self._changed.wait(0.005)
+                    self._changed.wait(0.02)
                     continue
                 iov, fd, off, userdata = self._asked.pop(dice.randrange(len(self._asked)))
             time.sleep(control.delay_s)
