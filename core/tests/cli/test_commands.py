@@ -115,7 +115,8 @@ def test_b141_disable_and_enable_say_what_they_cannot_do(shell: Shell) -> None:
     assert shell.run("plugin", "disable", "stepwell-good").code == 0
     assert shell.run("plugin", "disable", "good").code == 0
     assert shell.run("plugin", "enable", "good").code == 0
-    assert shell.run("plugins").out.splitlines()[1].startswith("disabled")
+    good = next(line for line in shell.run("plugins").out.splitlines() if line.split()[1:2] == ["good"])
+    assert good.startswith("disabled")
     assert "stepwell_good" not in sys.modules
 
 
