@@ -225,9 +225,9 @@ def test_random_calls_that_fail_are_cut_down_to_the_few_that_matter(run_class):
     assert few and few[1].count(";") <= 1, story
 
 
-@pytest.mark.parametrize("name", ["NeverEvicts", "FullIsFailed"])
+@pytest.mark.parametrize("name", ["NeverEvicts", "FullIsFailed", "ListsDropped"])
 def test_wrong_about_its_limit(failing, name):
-    source = MEMORY.format(name=name, claims=EVICTS, arguments="4 << 20")
+    source = MEMORY.format(name=name, claims=f"{EVICTS}, {LISTS}", arguments="4 << 20")
     assert failing(source, only="evicts_holds") == {"test_evicts_holds"}
 
 

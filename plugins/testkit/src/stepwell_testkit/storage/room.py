@@ -65,11 +65,18 @@ class Room(StorageBase):
         for number in range(count):
             bench.put([number])
             bench.gets([number])
-        found = [bench.found([number])[0] for number in range(count)]
-        assert not all(found), f"{count} pages of {page} bytes were written and none was dropped"
-        assert sum(found) >= count // 8, f"only {sum(found)} of {count} pages are left"
+        found = self._held(bench, count)
+        assert len(found) < count, f"{count} pages of {page} bytes were written and none was dropped"
+        assert len(found) >= count // 8, f"only {len(found)} of {count} pages are left"
         if self.claims(Capability.LISTS):
-            bench.lists([number for number in range(count) if found[number]])
+            sizes = bench.listed()
+            listed = {number for number in range(count) if bench.key(number) in sizes}
+            after = self._held(bench, count)  # it may drop more in its own time
+            assert listed >= found & after, f"pages {sorted((found & after) - listed)} are held and not listed"
+            assert listed <= found | after, f"pages {sorted(listed - found - after)} were dropped and are listed"
+
+    def _held(self, bench: Bench, count: int) -> set[int]:
+        return {number for number in range(count) if bench.found([number])[0]}
 
     def _agree(self, bench: Bench, numbers: Sequence[int], results: Sequence[PageResult]) -> None:
         """What was written is found, what failed is not, whatever the store has dropped since."""

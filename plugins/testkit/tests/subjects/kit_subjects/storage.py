@@ -503,6 +503,12 @@ class ListsDeleted(Memory):
         yield [StoredPage(*one) for one in self.ever.items()]
 
 
+class ListsDropped(ListsDeleted):
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+
 class ListsTwice(Memory):
     def scan(self):
         for batch in super().scan():
