@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -51,21 +52,43 @@ def _download(folder: Path) -> None:
 
 
 @pytest.fixture(params=["library", "double"])
-def mount(
-    request: pytest.FixtureRequest, tmp_path: Path, library: Path | None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """The mount, with USRBIO there."""
+def mount(request: pytest.FixtureRequest, tmp_path: Path, library: Path | None) -> Iterator[Path]:
+    """The mount, with USRBIO there: under the library's own Python, and under what stands in for it."""
     if request.param == "library" and library is None:
         pytest.skip(f"{LIBRARY} cannot be downloaded")
-    for name in ("hf3fs_py_usrbio", "hf3fs_fuse", "hf3fs_fuse.io"):
-        sys.modules.pop(name, None)
-    monkeypatch.syspath_prepend(str(DOUBLE))
-    if request.param == "library":
-        monkeypatch.syspath_prepend(str(library))
-    place = tmp_path / "mount"
+    with _mounted(tmp_path, library if request.param == "library" else None) as place:
+        yield place
+
+
+@pytest.fixture
+def best_mount(tmp_path: Path, library: Path | None) -> Iterator[Path]:
+    """The mount under the library's own Python where that can be had."""
+    with _mounted(tmp_path, library) as place:
+        yield place
+
+
+@pytest.fixture
+def double_mount(tmp_path: Path) -> Iterator[Path]:
+    """The mount under what stands in for the library's Python."""
+    with _mounted(tmp_path, None) as place:
+        yield place
+
+
+@contextmanager
+def _mounted(folder: Path, library: Path | None) -> Iterator[Path]:
+    place = folder / "mount"
     (place / "3fs-virt" / "iovs").mkdir(parents=True)
-    _extension().control.mounts.append(str(place))
-    yield place
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOUBLE))
+        if library is not None:
+            patch.syspath_prepend(str(library))
+        _unload()
+        _extension().control.mounts.append(str(place))
+        yield place
+        _unload()
+
+
+def _unload() -> None:
     for name in ("hf3fs_py_usrbio", "hf3fs_fuse", "hf3fs_fuse.io"):
         sys.modules.pop(name, None)
 

@@ -13,6 +13,11 @@ from stepwell_threefs.store import ThreefsStorage
 LIMIT_MIB = 24
 
 
+def usrbio_on(mount: Path, context: KitContext) -> Callable[[], Storage]:
+    config = ThreefsConfig(mount / "pages", gib=LIMIT_MIB / 1024, usrbio=True, entries=16)
+    return lambda: ThreefsStorage(config, context)
+
+
 class TestPosix(StorageKit):
     provides = PROVIDES
     limit_bytes = LIMIT_MIB << 20
@@ -39,9 +44,8 @@ class TestUsrbio(StorageKit):
     forks = False
 
     @pytest.fixture
-    def reopen(self, mount: Path, context: KitContext) -> Callable[[], Storage]:
-        config = ThreefsConfig(mount / "pages", gib=LIMIT_MIB / 1024, usrbio=True, entries=16)
-        return lambda: ThreefsStorage(config, context)
+    def reopen(self, best_mount: Path, context: KitContext) -> Callable[[], Storage]:
+        return usrbio_on(best_mount, context)
 
     @pytest.fixture
     def storage(self, reopen: Callable[[], Storage]) -> Iterator[Storage]:
@@ -54,3 +58,7 @@ class TestCopied(TestUsrbio):
     """The same through memory of its own, for a host tier without a name."""
 
     provides = PROVIDES - {Capability.NAMED_MEMORY, Capability.ZERO_COPY}
+
+    @pytest.fixture
+    def reopen(self, double_mount: Path, context: KitContext) -> Callable[[], Storage]:
+        return usrbio_on(double_mount, context)
