@@ -193,6 +193,15 @@ def test_pages_of_several_segments_are_one_object(storage: MooncakeStorage, told
     assert told.calls[0][2:] == told.calls[1][2:] == (addresses.tolist(), [[PAGE // 2, PAGE // 2]] * 2)
 
 
+def test_b088_a_page_that_is_there_or_fails_concerns_no_other(
+    storage: MooncakeStorage, told: Told, arena: KitArena
+) -> None:
+    told.answer = lambda call, names: [0, 0, 0, -705, 0, 0, -800, 0]
+    results = storage.write(keys(8), arena.views(range(8)))
+    assert [result == DONE for result in results] == [True] * 6 + [False, True]
+    assert results[6] == Failed(f"{storage._config.master}: the transfer failed (-800)")
+
+
 def test_room_is_waited_for_with_a_bound(storage: MooncakeStorage, told: Told, arena: KitArena) -> None:
     answers = iter([[0, -200, -200], [0, -200], [0]])
     told.answer = lambda call, names: next(answers)
@@ -234,7 +243,7 @@ def test_nothing_is_called_after_close(storage: MooncakeStorage, told: Told, are
     assert told.calls == before and told.count("close") == 1
 
 
-def test_close_waits_for_calls_under_way(storage: MooncakeStorage, told: Told, arena: KitArena) -> None:
+def test_b092_close_waits_for_calls_under_way(storage: MooncakeStorage, told: Told, arena: KitArena) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def slow(call: str, names: list[str]) -> list[int]:
