@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from stepwell_sglang import trial
-from stepwell_sglang.settings import Settings
 
 from stepwell import DONE, MISSING, Failed, PageKey, PageResult, PageViews, Storage
+from stepwell_sglang import trial
+from stepwell_sglang.settings import Settings
 
 warnings.filterwarnings("ignore", module="sglang")
 collect_ignore_glob = [] if importlib.util.find_spec("sglang") else ["test_*.py"]
@@ -47,7 +47,7 @@ class Shaky(Storage):
     def __init__(self) -> None:
         self.pages: dict[PageKey, bytes] = {}
         self.fail: Callable[[str, PageKey], PageResult | None] = lambda what, key: None
-        self.before: Callable[[str], None] = lambda what: None
+        self.before: Callable[[str], object] = lambda what: None
         self.closed = 0
         self.attached = 0
 

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from stepwell_sglang import trial
 
 from stepwell import MISSING, Failed
+from stepwell_sglang import trial
 
 from .conftest import Shaky, content, fill, hashes
 
@@ -123,7 +123,7 @@ def test_a_store_that_hangs_costs_misses_and_not_minutes(attach: Any, shaky: Sha
     slots = pool.alloc(2 * 16)
     store.batch_set_v1(hashes(2), slots)
     free = threading.Event()
-    shaky.before = lambda what: None if free.wait(30) else None
+    shaky.before = lambda what: free.wait(30)
     start = time.monotonic()
     try:
         for _ in range(20):
@@ -145,7 +145,7 @@ def test_b068_a_late_read_keeps_its_pages_until_it_returns(attach: Any, shaky: S
     slots, target = pool.alloc(2 * 16), pool.alloc(2 * 16)
     store.batch_set_v1(hashes(2), slots)
     free, returned = threading.Event(), threading.Event()
-    shaky.before = lambda what: None if what == "contains" or free.wait(30) else None
+    shaky.before = lambda what: what == "contains" or free.wait(30)
 
     def read() -> None:
         store.batch_get_v1(hashes(2), target)
@@ -164,7 +164,7 @@ def test_a_page_that_changed_under_a_late_write_never_appears(attach: Any, shaky
     for seed, stage in enumerate(("contains", "write")):
         fill(pool, 2 * seed)
         free = threading.Event()
-        shaky.before = lambda what, at=stage, go=free: None if what != at or go.wait(30) else None
+        shaky.before = lambda what, at=stage, go=free: what == at and go.wait(30)
         assert store.batch_set_v1(hashes(1, stage), slots) == [False]
         fill(pool, 2 * seed + 1)  # SGLang has given the slots to another prompt
         free.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stepwell_sglang import trial
 from stepwell_sglang.names import Names
 
@@ -52,9 +53,7 @@ def test_b060_adapters_and_salts_are_in_the_hash_that_comes(attach: Any, shaky: 
 
 
 def test_b061_ranks_that_hold_different_shares_share_nothing(attach: Any, shaky: Shaky) -> None:
-    ranks = [
-        {"tp": (tp, 2), "pp": (pp, 2), "cp": (cp, 2)} for tp in range(2) for pp in range(2) for cp in range(2)
-    ]
+    ranks = [{"tp": (tp, 2), "pp": (pp, 2), "cp": (cp, 2)} for tp in range(2) for pp in range(2) for cp in range(2)]
     stores = []
     for seed, rank in enumerate(ranks):
         pool = trial.mha()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stepwell_sglang import trial
 
 from stepwell import Capability, StepwellError
+from stepwell_sglang import trial
 
 CASES = {
     "nothing": ({}, "names no storage"),

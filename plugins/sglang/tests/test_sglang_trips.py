@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from stepwell import Capability
+from stepwell.config import Chosen
 from stepwell_sglang import trial
+from stepwell_sglang.memory import SHM
 from stepwell_testkit.server import Server, lacking
 
-from .conftest import content, fill, hashes
+from .conftest import Shaky, content, fill, hashes
+from .mooncake_master import master, own_network
 
 POOLS = {
     "mha": lambda layout: trial.mha(layout),
@@ -29,18 +34,6 @@ def redis(folder: Path) -> Any:
     return Server(lambda ports: [str(program), "--port", str(ports[0]), *flags], folder)
 
 
-def mooncake(folder: Path) -> Any:
-    """A master, and a process that lends the store memory: the storage itself adds none by default."""
-    program = shutil.which("mooncake_master")
-    if program is None:
-        lacking("mooncake_master is not installed")
-    return Server(
-        lambda ports: [str(program), f"--port={ports[0]}", f"--metrics_port={ports[1]}", "--rpc_address=127.0.0.1"],
-        folder,
-        ports=2,
-    )
-
-
 @pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """The settings of a storage that runs, where its plugin is installed."""
@@ -52,34 +45,41 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     elif name == "redis":
         with redis(tmp_path) as server:
             yield {"use": "redis", "url": f"redis://127.0.0.1:{server.port}"}
-    elif name == "mooncake":
-        with mooncake(tmp_path) as server:
-            where = {"master": f"127.0.0.1:{server.port}", "metrics": f"127.0.0.1:{server.ports[1]}"}
-            yield {"use": "mooncake", "segment_gib": 0.125, **where}
     else:
         yield {"use": name}
 
 
-@pytest.mark.parametrize("storage", ["memory", "file", "redis", "nixl", "mooncake"], indirect=True)
+def there_and_back(attach: Any, kind: str, layout: str, storage: dict[str, object], **more: object) -> None:
+    pool = POOLS[kind](layout)
+    store = attach(pool, storage, more=more, model=f"{kind} {layout}")
+    driver = trial.Driver(store, pool)
+    names = hashes(5)
+    fill(pool, 1)
+    source, target = pool.alloc(5 * pool.page_size), pool.alloc(6 * pool.page_size)
+    before = content(pool, source)
+    assert driver.prefetch(names, target) == 0
+    assert driver.backup(names, source) == 5
+    assert driver.backup(names, source) == 5, "pages that are there are no failure"
+    fill(pool, 2)
+    assert driver.prefetch([*names, "unknown"], target) == 5
+    assert content(pool, target[: 5 * pool.page_size]) == before
+    store.close()
+
+
+@pytest.mark.parametrize("storage", ["memory", "file", "redis", "nixl"], indirect=True)
 @pytest.mark.parametrize("verify", [True, False], ids=["sealed", "bare"])
 def test_each_pool_and_layout_comes_back_as_it_was(attach: Any, storage: dict[str, object], verify: bool) -> None:
-    more = {"verify": verify, "also": {"segment_gib": 0} if storage["use"] == "mooncake" else {}}
-    for kind, make in POOLS.items():
+    for kind in POOLS:
         for layout in LAYOUTS:
-            pool = make(layout)
-            store = attach(pool, storage, more=more, model=f"{kind} {layout}")
-            driver = trial.Driver(store, pool)
-            names = hashes(5)
-            fill(pool, 1)
-            source, target = pool.alloc(5 * pool.page_size), pool.alloc(6 * pool.page_size)
-            before = content(pool, source)
-            assert driver.prefetch(names, target) == 0
-            assert driver.backup(names, source) == 5
-            assert driver.backup(names, source) == 5, "pages that are there are no failure"
-            fill(pool, 2)
-            assert driver.prefetch([*names, "unknown"], target) == 5
-            assert content(pool, target[: 5 * pool.page_size]) == before
-            store.close()
+            there_and_back(attach, kind, layout, storage, verify=verify)
+
+
+def test_mooncake_takes_each_pool_by_a_client_of_its_own(attach: Any, tmp_path: Path) -> None:
+    with own_network(), master(tmp_path) as server:
+        at = {"master": f"127.0.0.1:{server.ports[0]}", "metrics": f"127.0.0.1:{server.ports[1]}"}
+        storage = {"use": "mooncake", "segment_gib": 0.125, **at}
+        for kind, layout in (("mha", "page_first"), ("mla", "page_first_direct")):
+            there_and_back(attach, kind, layout, storage, verify=True, also={"segment_gib": 0})
 
 
 @pytest.mark.parametrize("storage", ["memory", "file"], indirect=True)
@@ -151,3 +151,18 @@ def test_the_real_controller_backs_up_and_prefetches(attach: Any, tmp_path: Path
     prefetch.host_indices, prefetch.hash_value = target, hashes(6)
     assert controller._page_transfer(prefetch) == 6
     assert content(pool, target) == before
+
+
+@pytest.mark.parametrize("verify", [True, False], ids=["sealed", "bare"])
+def test_a_storage_that_needs_named_memory_gets_copies(
+    attach: Any, shaky: Shaky, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    lent = []
+    monkeypatch.setattr(Chosen, "provides", property(lambda self: frozenset({Capability.NAMED_MEMORY})))
+    monkeypatch.setattr(Shaky, "attach", lambda self, arena: lent.append((arena, (SHM / arena.name).stat().st_size)))
+    for kind in POOLS:
+        there_and_back(attach, kind, "page_first", {"use": "memory"}, verify=verify, bounce_mib=0.25)
+        shaky.pages.clear()
+        assert not any((SHM / arena.name).exists() for arena, _ in lent), "a kill must leave nothing there"
+    assert len(lent) == len(POOLS), "one memory, ours"
+    assert all(arena.nbytes == size for arena, size in lent)

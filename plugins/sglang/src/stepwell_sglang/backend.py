@@ -106,11 +106,11 @@ class StepwellStore(HiCacheStorage):  # type: ignore[misc]
 
     def batch_get_v2(self, transfers: list[PoolTransfer], extra_info: object = None) -> dict[str, list[bool]]:
         """Fill slots of several pools."""
-        return {one.name: self._move(_name(one.name), one.keys or [], one.host_indices, reading=True) for one in transfers}
+        return {one.name: self._transfer(one, reading=True) for one in transfers}
 
     def batch_set_v2(self, transfers: list[PoolTransfer], extra_info: object = None) -> dict[str, list[bool]]:
         """Store slots of several pools."""
-        return {one.name: self._move(_name(one.name), one.keys or [], one.host_indices, reading=False) for one in transfers}
+        return {one.name: self._transfer(one, reading=False) for one in transfers}
 
     def _side(self, keys: list[str], transfer: PoolTransfer) -> hits.Side:
         policy = str(getattr(transfer.hit_policy, "value", transfer.hit_policy))
@@ -141,7 +141,7 @@ class StepwellStore(HiCacheStorage):  # type: ignore[misc]
         if flat is None or not keys:
             return [None] * len(keys)
         targets = list(target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys])  # type: ignore[attr-defined]
-        good = flat.read(keys, [bytes_of(one) for one in targets])  # type: ignore[arg-type]
+        good = flat.read(keys, [bytes_of(one) for one in targets])
         return [target if one else None for target, one in zip(targets, good, strict=True)]
 
     def set(self, key: str, value: object = None, target_location: object = None, target_sizes: object = None) -> bool:
@@ -149,7 +149,10 @@ class StepwellStore(HiCacheStorage):  # type: ignore[misc]
         return self.batch_set([key], [value if value is not None else target_location])
 
     def batch_set(
-        self, keys: list[str], values: Sequence[object] | None = None, target_locations: object = None,
+        self,
+        keys: list[str],
+        values: Sequence[object] | None = None,
+        target_locations: object = None,
         target_sizes: object = None,
     ) -> bool:
         """Store pages that are tensors; whether all of them are stored."""
@@ -207,6 +210,9 @@ class StepwellStore(HiCacheStorage):  # type: ignore[misc]
         except Exception as error:
             log.warning("the storage could not be opened: %s", error)
             return None
+
+    def _transfer(self, one: PoolTransfer, *, reading: bool) -> list[bool]:
+        return self._move(_name(one.name), one.keys or [], one.host_indices, reading=reading)
 
     def _move(self, name: str, keys: list[str], host_indices: Tensor | None, *, reading: bool) -> list[bool]:
         shelf = self._shelf(name)

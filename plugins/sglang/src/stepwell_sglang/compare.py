@@ -1,4 +1,4 @@
-"""`python -m stepwell_sglang.compare`: the same pages through SGLang's own backend and through Stepwell's, side by side.
+"""`python -m stepwell_sglang.compare`: the same pages through SGLang's own backend and Stepwell's, side by side.
 
 Both fill and empty the same real host pool, called as SGLang's controller calls them, in one process and in turns. Each
 round has new pages. What is read is first read as it was left (`get`), then again after the kernel has dropped the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +104,12 @@ def _round(sides: Sequence[Side], pool: Any, pages: int, salt: str, *, warm: boo
     hashes = [hashlib.sha256(f"{salt} {at}".encode()).hexdigest() for at in range(pages)]
     expected = _bytes(pool, source)
     for side in sides:
-        taken = {"put": _timed(lambda: side.driver.backup(hashes, source), pages, side, "stored")}
+        taken = {"put": _timed(side.driver.backup, hashes, source, side)}
         for what in ("get", "cold"):
             if what == "cold" and not _drop(side.folder):
                 continue
             _wipe(pool, target)
-            taken[what] = _timed(lambda: side.driver.prefetch(hashes, target), pages, side, "read")
+            taken[what] = _timed(side.driver.prefetch, hashes, target, side)
             if _bytes(pool, target) != expected:
                 raise SystemExit(f"{side.name}: pages came back other than they were stored")
         for what, seconds in taken.items():
@@ -117,12 +119,12 @@ def _round(sides: Sequence[Side], pool: Any, pages: int, salt: str, *, warm: boo
     pool.free(target)
 
 
-def _timed(call: Callable[[], int], pages: int, side: Side, what: str) -> float:
+def _timed(move: Callable[[Sequence[str], Any], int], hashes: Sequence[str], slots: Any, side: Side) -> float:
     start = time.perf_counter()
-    moved = call()
+    moved = move(hashes, slots)
     seconds = time.perf_counter() - start
-    if moved != pages:
-        raise SystemExit(f"{side.name}: {moved} of {pages} pages were {what}")
+    if moved != len(hashes):
+        raise SystemExit(f"{side.name}: {move.__name__} moved {moved} of {len(hashes)} pages")
     return seconds
 
 
@@ -130,6 +132,8 @@ def _own(options: argparse.Namespace, pool: Any, folder: Path) -> Side:
     folder.mkdir()
     os.environ["SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"] = str(folder)
     extra = {"file_storage_path": str(folder), **options.extra} if options.backend == "file" else options.extra
+    if options.backend == "nixl" and find_spec("nixl") is None and find_spec("nixl_cu12") is not None:
+        sys.modules["nixl"] = importlib.import_module("nixl_cu12")  # a wheel for one CUDA has its own name
     backend = trial.attach(options.backend, pool, trial.config(extra, mla=options.mla))
     return Side("sglang", trial.Driver(backend, pool, by_slot=options.backend != "file"), folder)
 

@@ -1,4 +1,4 @@
-"""The older way in which SGLang hands pages over: as tensors of whole pages, which are copied and sealed like Stepwell's."""
+"""The older way in which SGLang hands pages over: as tensors of whole pages, which are copied and sealed."""
 
 from __future__ import annotations
 

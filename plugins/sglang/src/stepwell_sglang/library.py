@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 
-from stepwell import Capability, ConfigError, PluginError, Storage, StepwellError
+from stepwell import Capability, ConfigError, PluginError, StepwellError, Storage
 from stepwell.cache.arena import TRAILER_BYTES
 from stepwell.types import DIGEST_BYTES
 from stepwell_sglang.calls import Calls
@@ -114,8 +114,6 @@ class Library:
                 storage.close()
             except Exception as error:
                 log.warning("storage failed to close: %s: %s", type(error).__name__, error)
-        if self._scratch is not None:
-            self._scratch.unname()
 
     # --- shelves -------------------------------------------------------------------------------------------------
 
@@ -180,6 +178,8 @@ class Library:
                 f"storage.use = {name!r}: the {size:.1f} GiB of SGLang's host memory cannot be lent to it "
                 f"({type(error).__name__}: {error})"
             ) from error
+        if self._scratch is not None and region is self._scratch.region:
+            self._scratch.unname()  # it had to be found by name until now, and must not be left there by a kill
         return storage
 
     def _ours(self) -> Scratch:

@@ -1,8 +1,8 @@
 """Where the pages of a host pool of SGLang lie, learnt from the pool once: after that an address is a multiplication.
 
-A pool answers `get_page_buffer_meta` with a pointer and a size for each part of a page (K and V; a latent; states). That
-is a loop in Python over every page. All pools in use lie evenly, so asking for a few pages tells where all others are,
-and a pool that does not is refused.
+A pool answers `get_page_buffer_meta` with a pointer and a size for each part of a page (K and V; a latent; states).
+That is a loop in Python over every page. All pools in use lie evenly, so asking for a few pages tells where all others
+are, and a pool that does not is refused.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _ranges(pool: HostKVCache) -> list[tuple[int, int]]:
 
 
 def _sharded(pool: HostKVCache, mla: bool) -> bool:
-    """Of a model with latent KV the pools are the same on every rank, except those cut by heads and recurrent states."""
+    """Of a model with latent KV the pools are the same on every rank, but for those cut by heads and states."""
     return not mla or hasattr(pool, "head_num") or hasattr(pool, "temporal_buffer")
 
 

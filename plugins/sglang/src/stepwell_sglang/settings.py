@@ -12,7 +12,7 @@ from stepwell import ConfigError, Storage
 from stepwell.assemble import Place, make
 from stepwell.config import Chosen, Config, environment
 from stepwell.engine.guard import IoLimits
-from stepwell.plugins import Registry, load
+from stepwell.plugins import Registry
 from stepwell.settings import TierSettings
 from stepwell.suggest import meant
 
@@ -88,7 +88,7 @@ def read(extra: Mapping[str, object]) -> Settings:
         limits=_limits(config),
         also=also,
         revision=None if revision is None else str(revision),
-        verify=verify,  # type: ignore[arg-type]
+        verify=verify,
         bounce_bytes=int(bounce * 2**20),
         zero_copy=bool(extra.get("interface_v1", 0)),
         config_path=config_path,

@@ -36,7 +36,9 @@ class Wing:
 class Shelf:
     """Reads and writes pages of a pool."""
 
-    def __init__(self, pool: Pool, names: Names, wings: Sequence[Wing], calls: Calls, sealing: Storage, slots: Slots | None):
+    def __init__(
+        self, pool: Pool, names: Names, wings: Sequence[Wing], calls: Calls, sealing: Storage, slots: Slots | None
+    ):
         """`slots`: where seals are held on their way to and from `sealing`; None: pages have none."""
         self.pool, self._names, self._wings, self._calls = pool, names, tuple(wings), calls
         self._sealing, self._slots = sealing, slots
@@ -94,7 +96,7 @@ class Shelf:
     def _held(self, digests: Sequence[bytes]) -> list[bool]:
         if self._slots is not None:
             return [bool(one) for one in self._sealing.contains(Names.keys(digests, [self._seal]))]
-        return self._held_parts(digests).all(axis=1).tolist()
+        return [bool(one.all()) for one in self._held_parts(digests)]
 
     def _held_parts(self, digests: Sequence[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
         """Of each page, each part."""
@@ -171,9 +173,7 @@ class Shelf:
         if not new:
             return results
         some, where = [digests[n] for n in new], pages[new]
-        texts = [
-            seals.seal(parts, digest + self._seal) for parts, digest in zip(self._parts(where), some, strict=True)
-        ]
+        texts = [seals.seal(parts, digest + self._seal) for parts, digest in zip(self._parts(where), some, strict=True)]
         if ticket.left:  # what was summed up may not be the pages any more; what is summed up now, was them
             return [LATE] * len(digests)
         stored = self._store(ticket, some, where)
