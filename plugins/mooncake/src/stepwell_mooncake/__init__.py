@@ -44,4 +44,4 @@ def stepwell_storages() -> list[Offer[Storage]]:
 @hookimpl
 def stepwell_checks() -> list[Check]:
     """Whether the client that is installed loads on this machine."""
-    return [Check("mooncake client", finding)]
+    return [Check("client", finding)]
