@@ -340,7 +340,7 @@ def test_a_crash_leaves_its_trace_in_the_log(wild: Wild, arena: Arena, caplog: p
 
 @pytest.mark.parametrize("fault", ["hang", "stop", "gil"])
 def test_b068_a_call_that_stays_away_costs_the_process_and_not_the_pages(wild: Wild, arena: Arena, fault: str) -> None:
-    storage = wild.make(limit_s=0.6)
+    storage = wild.make(limit_s=1.5)
     storage.attach(arena)
     wild.fault(f"{fault} read")
     reading, results = in_flight(storage, arena)
