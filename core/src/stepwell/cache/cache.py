@@ -378,21 +378,21 @@ class Cache:
     @property
     def storage(self) -> bool:
         """Whether stores and fetches are planned at all."""
-        return self._tiering.storage
+        return self._tiering.storing.attached
 
     def attach_storage(self) -> None:
         """Plan stores and fetches from now on. The write policy is asked about what host has, a little at each call."""
-        self._tiering.attach()
+        self._tiering.storing.attach()
 
     def detach_storage(self) -> None:
         """Plan none any more, and forget what storage holds. What is in flight still ends by `stored` and `fetched`."""
-        self._tiering.detach()
+        self._tiering.storing.detach()
         self._fetcher.forget_stored()
         self._tell_cleared()
 
     def forget_stored(self) -> None:
         """Storage was cleared: nothing counts as stored, nor will what is in flight."""
-        self._tiering.forget_stored()
+        self._tiering.storing.forget()
         self._fetcher.forget_stored()
         self._tell_cleared()
 
@@ -403,7 +403,7 @@ class Cache:
     @property
     def catching_up(self) -> bool:
         """Whether there is more to ask the write policy about since `attach_storage`, in further calls of `stores`."""
-        return self._tiering.catching_up
+        return self._tiering.storing.catching_up
 
     def stores(self, limit: int) -> list[StoreOp]:
         """Take up to `limit` pages of stores that the write policy asked for."""
@@ -411,14 +411,14 @@ class Cache:
 
     def stored(self, op: StoreOp, results: Sequence[PageResult]) -> None:
         """A store ended; one result a page."""
-        there = self._tiering.stored(op, results)
+        there = self._tiering.storing.ended(op, results)
         if self._index.watch is not None:
             for before, keys in there:
                 self._watch.stored(op.group, before, keys)
 
     def plan_fetch(self, namespace: bytes, tokens: bytes, digests: bytes = b"") -> FetchPlan | None:
         """What storage could add for a prompt; None if nothing. `digests`: of its pages, if known (32 bytes each)."""
-        if not self._tiering.storage or not all(pool.total for pool in self._pools[HOST]):
+        if not self._tiering.storing.attached or not all(pool.total for pool in self._pools[HOST]):
             return None
         return self._fetcher.plan(namespace, tokens, digests)
 

@@ -8,63 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 
 import numpy as np
 
 from stepwell.abc.runner import PageCopy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
-from stepwell.cache.chain import digest_before
-from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.evict import Evictor
 from stepwell.cache.index import Index
-from stepwell.cache.keys import page_keys
 from stepwell.cache.ledger import CacheStats, Lease, StoreOp
 from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Places, Run, Seg
+from stepwell.cache.pieces import NOWHERE, Piece, kept, runs_of, spans, stretches
 from stepwell.cache.pool import NO_IDS, Flags
-from stepwell.types import Done, Ids, PageKey, PageResult
-
-NOWHERE: Places = np.empty(0, dtype=np.intp)
-CATCH_UP = 64
-"""Nodes that are looked at in one go once storage was attached: a fraction of a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive pages of a node on the move; page numbers count from the root."""
-
-    node: Node
-    first: int
-    upper: Ids
-    lower: Ids
-    before: bytes = b""
-    """Digest of the page before the first, where events need it."""
-
-
-def spans(node: Node, first: int, pages: int) -> list[tuple[Node | None, int, int]]:
-    """Where `pages` pages, from page `first` on, are now that were in `node`: (node, low, high) of each part.
-
-    Low and high count from `first`; no node: they left the tree.
-    """
-    parts: list[tuple[Node | None, int, int]] = []
-    end = first + pages
-    here: Node | None = node
-    while end > first:
-        if here is None or here.parent is None:
-            parts.append((None, 0, end - first))
-            break
-        reach = here.first + here.pages
-        if reach < end:
-            parts.append((None, max(reach, first) - first, end - first))
-            end = max(reach, first)
-        low = max(here.first, first)
-        if low < end:
-            parts.append((here, low - first, end - first))
-            end = low
-        here = here.parent
-    parts.reverse()
-    return parts
+from stepwell.cache.storing import Storing
+from stepwell.types import Ids
 
 
 class Tiering:
@@ -74,19 +31,12 @@ class Tiering:
         self._index = index
         self._stats = stats
         self._write = write
-        self.storage = storage
-        """Whether stores and fetches are planned at all."""
         self._has_host = any(pool.total for pool in index.pools[HOST])
         self._ids = count(1)
         self._wanted: deque[Node] = deque()
-        self._stores: deque[Node] = deque()
         self._saving: dict[int, tuple[int, list[Piece]]] = {}
         self._loading: dict[int, tuple[Lease, int, Node, Ids, PageCopy]] = {}
-        self._storing: dict[int, tuple[int, list[Piece]]] = {}
-        self._since = 0
-        """Stores of lower ids were for a storage that is gone, or has forgotten all."""
-        self._unseen: list[Node] = []
-        """Nodes that were there before storage was, and have not been looked at yet."""
+        self.storing = Storing(index, stats, write, self._ids, storage)
         self._ended_saves = 0
         self._ahead_of = {DEVICE: -1, HOST: -1}
         self.evictor = Evictor(index, stats, self.unsaved, self.copying)
@@ -97,7 +47,7 @@ class Tiering:
         """Which pages of a node the policy wants a tier down that never were there."""
         run = node.runs[group]
         lacking = np.zeros(len(places), dtype=np.bool_)
-        if run is None or not (self.storage if tier == HOST else self._index.pools[HOST][group].total):
+        if run is None or not (self.storing.attached if tier == HOST else self._index.pools[HOST][group].total):
             return lacking
         lacking = ~self._index.pools[tier][group].stored[run.ids(tier, node.pages)[places]]
         if tier == DEVICE:
@@ -115,8 +65,8 @@ class Tiering:
         for node in nodes:
             if self._lacks(node):
                 self._queue_save(node, cause)
-            if cause is Cause.HIT and self.storage and self._unstored(node):
-                self._queue_store(node, cause)
+            if cause is Cause.HIT and self.storing.attached and self.storing.lacks(node):
+                self.storing.ask(node, cause)
 
     def _queue_save(self, node: Node, cause: Cause) -> None:
         if not node.wanted and self._write.decide(Edge.SAVE, cause, node.hits + 1) is Decision.NOW:
@@ -135,25 +85,7 @@ class Tiering:
         able = (ids >= 0) & ~self._index.pools[DEVICE][group].busy[ids]
         if run.host:
             able &= np.frombuffer(run.host, dtype=np.int32) < 0
-        return np.flatnonzero(able & self._kept(run, group))
-
-    def _kept(self, run: Run, group: int) -> Flags:
-        """Which pages of a run are worth a copy: of windows, those that a retained length needs."""
-        if self._index.geometry.groups[group].full:
-            return np.ones(1, dtype=np.bool_)
-        return np.frombuffer(run.kept or b"\0", dtype=np.bool_)
-
-    def _unstored(self, node: Node) -> bool:
-        return any(len(self._storable(node, group)) for group in range(len(node.runs)))
-
-    def _storable(self, node: Node, group: int) -> Places:
-        run = node.runs[group]
-        if run is None or not run.host:
-            return NOWHERE
-        ids = np.frombuffer(run.host, dtype=np.int32)
-        pool = self._index.pools[HOST][group]
-        able = (ids >= 0) & ~pool.stored[ids] & ~pool.busy[ids]
-        return np.flatnonzero(able & self._kept(run, group))
+        return np.flatnonzero(able & kept(self._index, run, group))
 
     # endregion
 
@@ -266,13 +198,9 @@ class Tiering:
             at += len(piece.upper)
         index.pools[DEVICE][group].release(copy.device, used=False)
         index.settle()
-        if self.storage:
+        if self.storing.attached:
             for node in done:
-                self._queue_store(node, Cause.INSERT)
-
-    def _queue_store(self, node: Node, cause: Cause) -> None:
-        if self._write.decide(Edge.STORE, cause, node.hits + 1) is Decision.NOW:
-            self._stores.append(node)
+                self.storing.ask(node, Cause.INSERT)
 
     def _lands(self, node: Node, group: int, first: int, device: Ids, came: Flags) -> Flags:
         """Which saved pages may become visible: the tree still has them, no copy of them, and what they continue."""
@@ -298,7 +226,7 @@ class Tiering:
     def _ahead(self, tier: int) -> None:
         """Keep the clean reserve: copy down what would be evicted next."""
         share = self._write.reserve
-        if not share or not self._has_host or (tier == HOST and not self.storage):
+        if not share or not self._has_host or (tier == HOST and not self.storing.attached):
             return
         index = self._index
         news = self._news(tier)
@@ -317,8 +245,8 @@ class Tiering:
                     continue
                 short -= segment.pages
                 if tier == HOST:
-                    if len(self._storable(node, group)):
-                        self._queue_store(node, Cause.EVICT)
+                    if len(self.storing.storable(node, group)):
+                        self.storing.ask(node, Cause.EVICT)
                 elif len(self._savable(node, group)):
                     self._queue_save(node, Cause.EVICT)
                 if short <= 0:
@@ -416,107 +344,11 @@ class Tiering:
 
     # endregion
 
-    # region: stores
-
-    def attach(self) -> None:
-        """Storage is there from now on: what the host has is offered to the write policy, a little each time."""
-        self.storage = True
-        self._ahead_of[HOST] = -1
-        self._unseen = list(self._index.roots.values())
-
-    def detach(self) -> None:
-        """There is no storage any more."""
-        self.storage = False
-        self._stores.clear()
-        self._unseen = []
-        self.forget_stored()
-
-    def forget_stored(self) -> None:
-        """Storage has none of the host's pages, nor any that are on their way to it."""
-        self._since = next(self._ids)
-        for pool in self._index.pools[HOST]:
-            pool.stored[:] = False
-
-    @property
-    def catching_up(self) -> bool:
-        """Whether pages that were there before storage was wait to be looked at."""
-        return bool(self._unseen)
-
-    def _catch_up(self) -> None:
-        """Parents first, so that no node's digests take long. What a split hides is stored when it is used again."""
-        unseen = self._unseen
-        for _ in range(CATCH_UP):
-            if not unseen:
-                break
-            node = unseen.pop()
-            unseen.extend(node.children.values())
-            if node.parent is not None and self._unstored(node):
-                self._queue_store(node, Cause.INSERT)
-
     def stores(self, limit: int) -> list[StoreOp]:
-        if not self.storage:
+        if not self.storing.attached:
             return []
         self._ahead(HOST)
-        if self._unseen and not self._stores:
-            self._catch_up()
-        index = self._index
-        moves: list[list[Piece]] = [[] for _ in index.geometry.groups]
-        keys: list[list[PageKey]] = [[] for _ in index.geometry.groups]
-        while self._stores and limit > 0:
-            node = self._stores[0]
-            if node.parent is not None:
-                for group, spec in enumerate(index.geometry.groups):
-                    places = self._storable(node, group)[:limit]
-                    if not len(places):
-                        continue
-                    pool = index.pools[HOST][group]
-                    host = np.frombuffer(node.run(group).host, dtype=np.int32)[places]
-                    pool.acquire(host)
-                    pool.busy[host] = True
-                    digests = digests_of(node, index.geometry.page)
-                    for low, high in runs_of(places):
-                        page = int(places[low])
-                        before = digest_before(node, page, index.geometry.page)
-                        moves[group].append(Piece(node, node.first + page, host[low:high], NO_IDS, before))
-                    picked = b"".join([digests[32 * at : 32 * at + 32] for at in places.tolist()])
-                    keys[group].extend(page_keys(picked, spec.spec))
-                    limit -= len(places)
-                if limit <= 0 and self._unstored(node):
-                    break
-            self._stores.popleft()
-        ops = []
-        for group, pieces in enumerate(moves):
-            if pieces:
-                ids = np.concatenate([piece.upper for piece in pieces])
-                op = StoreOp(next(self._ids), group, tuple(keys[group]), ids)
-                self._storing[op.id] = (group, pieces)
-                ops.append(op)
-        return ops
-
-    def stored(self, op: StoreOp, results: Sequence[PageResult]) -> list[tuple[PageKey | None, tuple[PageKey, ...]]]:
-        """A store ended. Answers what storage has now: the key before, and the keys, of each stretch of pages."""
-        group, pieces = self._storing.pop(op.id)
-        pool = self._index.pools[HOST][op.group]
-        done = np.zeros(len(op.host), dtype=np.bool_)
-        done[: len(results)] = [isinstance(result, Done) for result in results][: len(done)]
-        self._stats.stored += int(np.count_nonzero(done))
-        self._stats.store_failed += int(np.count_nonzero(~done))
-        pool.busy[op.host] = False
-        pool.release(op.host, used=False)
-        if op.id < self._since:
-            return []
-        pool.stored[op.host[done]] = True
-        tag = self._index.geometry.groups[group].spec.tag
-        there: list[tuple[PageKey | None, tuple[PageKey, ...]]] = []
-        at = 0
-        for piece in pieces:
-            for low, high in stretches(done[at : at + len(piece.upper)]):
-                before = op.keys[at + low - 1] if low else piece.before + tag if piece.first else None
-                there.append((before, op.keys[at + low : at + high]))
-            at += len(piece.upper)
-        return there
-
-    # endregion
+        return self.storing.take(limit)
 
     def copying(self, tier: int, group: int) -> Ids:
         """Ids that copies hold, once for each copy; host pages that are not in the tree yet included."""
@@ -526,19 +358,4 @@ class Tiering:
             return np.concatenate([NO_IDS, *saves, *loads])
         saves = [piece.lower for g, pieces in self._saving.values() if g == group for piece in pieces]
         loads = [copy.host for _, g, _, _, copy in self._loading.values() if g == group]
-        stores = [piece.upper for g, pieces in self._storing.values() if g == group for piece in pieces]
-        return np.concatenate([NO_IDS, *saves, *loads, *stores])
-
-
-def stretches(flags: Flags) -> Iterable[tuple[int, int]]:
-    """(low, high) of each stretch of set flags."""
-    places = np.flatnonzero(flags)
-    return ((int(places[low]), int(places[high - 1]) + 1) for low, high in runs_of(places))
-
-
-def runs_of(places: Places | Ids) -> Iterable[tuple[int, int]]:
-    """(low, high) into `places` of each stretch of consecutive numbers."""
-    if not len(places):
-        return ()
-    cuts = np.flatnonzero(np.diff(places) > 1) + 1
-    return pairwise([0, *cuts.tolist(), len(places)])
+        return np.concatenate([NO_IDS, *saves, *loads, *self.storing.holding(group)])
