@@ -239,7 +239,9 @@ def test_the_bare_ways_move_pages_and_leave_nothing(mount: Path, context: KitCon
 class _Nothing:
     """Moves nothing, at once."""
 
-    def move(self, places: list[Place], pages: object, *, write: bool) -> dict[int, str]:
+    def move(self, places: list[Place], pages: object, moved: Callable[[int], None], *, write: bool) -> dict[int, str]:
+        for _, _, at in places:
+            moved(at)
         return {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from stepwell import ArenaView, PageViews
@@ -24,8 +24,13 @@ class Mover(Protocol):
     def attach(self, arena: ArenaView) -> None:
         """Get to know the memory that pages come from."""
 
-    def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
-        """Move pages; why those that failed did, by their index in the batch. Returns when nothing is under way."""
+    def move(
+        self, places: Sequence[Place], pages: PageViews, moved: Callable[[int], None], *, write: bool
+    ) -> dict[int, str]:
+        """Move pages; why those that failed did, by their index in the batch. Returns when nothing is under way.
+
+        Each of the others is told to `moved` by its index, on any thread, while others are still under way.
+        """
 
     def close(self) -> None:
         """Release everything."""

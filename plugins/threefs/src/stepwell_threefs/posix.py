@@ -34,19 +34,24 @@ class PosixMover:
     def attach(self, arena: ArenaView) -> None:
         """Nothing to know: any memory will do."""
 
-    def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
+    def move(
+        self, places: Sequence[Place], pages: PageViews, moved: Callable[[int], None], *, write: bool
+    ) -> dict[int, str]:
         size = int(pages.sizes.sum())
         buffers = pages.buffers()
         aligned = self._direct and size % BLOCK == 0 and not (pages.addresses % BLOCK).any()
         direct = os.O_DIRECT if aligned else 0
         flags = (os.O_RDWR if write else os.O_RDONLY) | direct
         failed: dict[int, str] = {}
-        self._together(
-            [
-                lambda run=run: failed.update(_carry(run, buffers, size, flags, write))  # type: ignore[misc]
-                for run in self._cut(places, size)
-            ]
-        )
+
+        def carry(run: Sequence[Place]) -> None:
+            bad = _carry(run, buffers, size, flags, write)
+            failed.update(bad)
+            for _, _, at in run:
+                if at not in bad:
+                    moved(at)
+
+        self._together([lambda run=run: carry(run) for run in self._cut(places, size)])  # type: ignore[misc]
         if write and not direct:
             for segment in {place.segment.number: place.segment for place in places}.values():
                 segment.settle()

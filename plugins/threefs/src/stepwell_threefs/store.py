@@ -53,12 +53,11 @@ class ThreefsStorage(Storage):
         results: list[PageResult] = [MISSING] * len(keys)
         held = [(at, entry) for at, entry in enumerate(entries) if entry is not None and entry.length == size]
         places = [Place(entry.segment, entry.offset, at) for at, entry in held]
-        failed = self._mover.move(places, into, write=False) if places else {}
-        buffers = into.buffers()
+        sums, failed = self._moved(places, into, write=False)
         for at, entry in held:
             if at in failed:
                 results[at] = self._unread(keys[at], entry, failed[at])
-            elif digest(buffers[at]) == entry.checksum:
+            elif sums[at] == entry.checksum:
                 results[at] = DONE
             else:
                 self._catalog.lose(keys[at], entry)
@@ -120,6 +119,18 @@ class ThreefsStorage(Storage):
         self._catalog.close()
         self._mover.close()
 
+    def _moved(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> tuple[list[int], dict[int, str]]:
+        """Move pages: checksums of those that were, summed up while others are under way, and why the rest were not."""
+        sums = [0] * len(pages)
+        if not places:
+            return sums, {}
+        buffers = pages.buffers()
+
+        def moved(at: int) -> None:
+            sums[at] = digest(buffers[at])
+
+        return sums, self._mover.move(places, pages, moved, write=write)
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def _find(self, keys: Sequence[PageKey]) -> list[Entry | None]:
@@ -155,13 +166,12 @@ class ThreefsStorage(Storage):
         if not which:
             return results
         placed = self._place(which, size, results)
-        failed = self._mover.move(placed, pages, write=True) if placed else {}
+        sums, failed = self._moved(placed, pages, write=True)
         results.update((at, Failed(why)) for at, why in failed.items())
-        buffers = pages.buffers()
         records: dict[int, list[Record]] = {}
         for segment, offset, at in placed:
             if at not in failed:
-                record = Record(Kind.PAGE, keys[at], offset, size, digest(buffers[at]))
+                record = Record(Kind.PAGE, keys[at], offset, size, sums[at])
                 records.setdefault(segment.number, []).append(record)
                 results[at] = DONE
         for segment in {place.segment.number: place.segment for place in placed}.values():

@@ -120,7 +120,9 @@ class UsrbioMover:
         """The library's module, and the mount that it speaks to."""
         return self._io, self._mount
 
-    def move(self, places: Sequence[Place], pages: PageViews, *, write: bool) -> dict[int, str]:
+    def move(
+        self, places: Sequence[Place], pages: PageViews, moved: Callable[[int], None], *, write: bool
+    ) -> dict[int, str]:
         size = int(pages.sizes.sum())
         failed: dict[int, str] = {}
         fds: dict[int, int] = {}
@@ -134,7 +136,7 @@ class UsrbioMover:
                 lost = [place.at for place in places if place.segment is segment]
                 failed.update((at, f"{segment.stem}: {error.strerror or error}") for at in lost)
         wanted = [place for place in places if place.segment.number in fds]
-        carry = self._straight(pages, size) or self._copied(pages, size, write)
+        carry = self._straight(pages, size, moved) or self._copied(pages, size, moved)
         age = self._age
         try:
             carry(wanted, fds, failed, write)
@@ -156,7 +158,7 @@ class UsrbioMover:
 
     # --- memory --------------------------------------------------------------------------------------------------
 
-    def _straight(self, pages: PageViews, size: int) -> Carry | None:
+    def _straight(self, pages: PageViews, size: int, moved: Callable[[int], None]) -> Carry | None:
         """Between the files and the arena, where all pages lie in it."""
         if self._lent is None:
             return None
@@ -171,11 +173,11 @@ class UsrbioMover:
                 for segment, offset, at in places
             ]
             with self._ring(write) as ring:
-                failed.update(self._carried(ring, requests, write))
+                failed.update(self._carried(ring, requests, moved, write))
 
         return carry
 
-    def _copied(self, pages: PageViews, size: int, write: bool) -> Carry:
+    def _copied(self, pages: PageViews, size: int, moved: Callable[[int], None]) -> Carry:
         """The same through memory of our own, as many pages at a time as that holds."""
         buffers = pages.buffers()
         step = self._staging_bytes // size
@@ -195,18 +197,22 @@ class UsrbioMover:
                         Request(staging.iov[spot], fds[segment.number], offset, size, at)
                         for (segment, offset, at), spot in zip(part, spots, strict=True)
                     ]
-                    bad = self._carried(ring, requests, write)
-                    failed.update(bad)
-                    if not write:
-                        for place, spot in zip(part, spots, strict=True):
-                            if place.at not in bad:
-                                buffers[place.at][:] = staging.memory[spot]
+                    spot_of = {place.at: spot for place, spot in zip(part, spots, strict=True)}
+
+                    def arrived(at: int, staging: Staging = staging, spot_of: dict[int, slice] = spot_of) -> None:
+                        if not write:
+                            buffers[at][:] = staging.memory[spot_of[at]]
+                        moved(at)
+
+                    failed.update(self._carried(ring, requests, arrived, write))
 
         return carry
 
     # --- rings ---------------------------------------------------------------------------------------------------
 
-    def _carried(self, ring: Ring, requests: Sequence[Request], write: bool) -> dict[int, str]:
+    def _carried(
+        self, ring: Ring, requests: Sequence[Request], moved: Callable[[int], None], write: bool
+    ) -> dict[int, str]:
         """Have all requests carried out; what failed. Answers come in any order, and late ones with later waits."""
         failed: dict[int, str] = {}
         under_way: dict[int, Request] = {}
@@ -228,10 +234,15 @@ class UsrbioMover:
                     failed[request.at] = f"USRBIO: {getattr(error, 'strerror', None) or error}"
                 waiting = next(left, None)
             answers = self._answers(ring, len(under_way), fresh) if under_way else []
+            good = []
             for answer in answers:
                 request = under_way.pop(answer.userdata)
-                if answer.result != request.size:
+                if answer.result == request.size:
+                    good.append(request.at)
+                else:
                     failed[request.at] = _why(answer.result)
+            for at in good:
+                moved(at)
             if under_way and not answers:
                 self._check_alive()
                 if not warned and time.monotonic() - began > WARN_S:
