@@ -119,10 +119,13 @@ class Attachment:
         """Let go of everything. False where something may still use the arena."""
         self._closed = True
         until = time.monotonic() + wait_s
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        while self._posted:
-            self._posted.popleft()()
+        more = True
+        while more:  # what was being made is let go of by a thread in its turn
+            for thread in list(self._threads):
+                thread.join(max(0.0, until - time.monotonic()))
+            more = bool(self._posted)
+            while self._posted:
+                self._posted.popleft()()
         settled = self.io.close(wait_s) if self.io is not None else True
         return settled and not any(thread.is_alive() for thread in self._threads)
 
