@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from queue import SimpleQueue
 
 from stepwell import ArenaView, PageViews
@@ -48,7 +49,7 @@ class PosixMover:
             bad = _carry(run, buffers, size, flags, write)
             failed.update(bad)
             for _, _, at in run:
-                if at not in bad:
+                if not bad or at not in bad:
                     moved(at)
 
         self._together([lambda run=run: carry(run) for run in self._cut(places, size)])  # type: ignore[misc]
@@ -64,13 +65,21 @@ class PosixMover:
     def _cut(self, places: Sequence[Place], size: int) -> list[list[Place]]:
         """Neighbours in one call, but never so many that a thread would have nothing to do."""
         most = max(1, min(CALL_PAGES, CALL_BYTES // max(size, 1), -(-len(places) // self._threads)))
+        of_segment: dict[int, list[Place]] = {}
+        for place in places:
+            of_segment.setdefault(place[0].number, []).append(place)
         runs: list[list[Place]] = []
-        for place in sorted(places, key=lambda one: (one.segment.number, one.offset)):
-            last = runs[-1][-1] if runs else None
-            if last and last.segment is place.segment and last.offset + size == place.offset and len(runs[-1]) < most:
-                runs[-1].append(place)
-            else:
-                runs.append([place])
+        for of_one in of_segment.values():
+            of_one.sort(key=itemgetter(1))
+            run: list[Place] = []
+            follows = -1
+            for place in of_one:
+                if place[1] == follows and len(run) < most:
+                    run.append(place)
+                else:
+                    run = [place]
+                    runs.append(run)
+                follows = place[1] + size
         return runs
 
     def _together(self, tasks: Sequence[Callable[[], None]]) -> None:
@@ -101,7 +110,7 @@ class PosixMover:
 
 def _carry(run: Sequence[Place], buffers: Sequence[memoryview], size: int, flags: int, write: bool) -> dict[int, str]:
     """One run of neighbours; what failed of it."""
-    parts = [buffers[place.at] for place in run]
+    parts = [buffers[at] for _, _, at in run]
     done, why = 0, "the file ends before the page does"
     try:
         handle = run[0].segment.open(flags)
@@ -116,4 +125,6 @@ def _carry(run: Sequence[Place], buffers: Sequence[memoryview], size: int, flags
         why = error.strerror or str(error)
         if error.errno in STALE:
             run[0].segment.close()
+    if done == size * len(run):
+        return {}
     return {place.at: f"{place.segment.stem}: {why}" for nth, place in enumerate(run) if (nth + 1) * size > done}
