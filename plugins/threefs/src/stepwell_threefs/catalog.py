@@ -74,6 +74,18 @@ class Catalog:
                 elif record.kind is Kind.GONE:
                     self._bury(record)
 
+    def add_pages(self, segment: Segment, pages: Sequence[tuple[PageKey, int, int]], length: int) -> None:
+        """Pages of one length that this process has just stored, of which each is (key, offset, checksum)."""
+        with self._lock:
+            if segment.number not in self.segments:
+                return  # somebody has removed it meanwhile
+            entries = self.entries
+            for key, offset, checksum in pages:
+                entries[key] = Entry(segment, offset, length, checksum, entries.get(key))
+                segment.keys.append(key)
+            segment.live += len(pages)
+            segment.used = max(segment.used, max(offset for _, offset, _ in pages) + length)
+
     def take(self, keys: Sequence[PageKey]) -> list[tuple[PageKey, Entry]]:
         """Forget keys; all places where they were."""
         with self._lock:

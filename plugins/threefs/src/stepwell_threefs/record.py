@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -43,6 +44,15 @@ class Record(NamedTuple):
         """Its bytes."""
         body = _BODY.pack(self.key, self.offset, self.length, self.kind, self.value)
         return body + _SUM.pack(xxh32_intdigest(body), 0)
+
+
+def pack_pages(pages: Sequence[tuple[bytes, int, int]], length: int) -> bytes:
+    """The records of pages of one length, of which each is (key, offset, checksum)."""
+    records = []
+    for key, offset, checksum in pages:
+        body = _BODY.pack(key, offset, length, 1, checksum)
+        records.append(body + _SUM.pack(xxh32_intdigest(body), 0))
+    return b"".join(records)
 
 
 SEALED = Record(Kind.SEALED, bytes(KEY_BYTES), 0, 0, 0)

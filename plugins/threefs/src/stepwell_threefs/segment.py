@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from stepwell_threefs.folder import Folder, number_of
 from stepwell_threefs.record import RECORD_BYTES, SEALED, Kind, Record, unpack
@@ -136,9 +136,8 @@ class Tail(Segment):
         self._next += fits * size
         return at, fits
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, data: bytes) -> None:
         """Make records known to all. The caller appends one batch at a time."""
-        data = b"".join(record.pack() for record in records)
         if os.write(self._log.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._sync:
@@ -159,7 +158,7 @@ class Tail(Segment):
         try:
             if self.used < self._nbytes:
                 os.truncate(self._data, self.used)
-            self.append([SEALED])
+            self.append(SEALED.pack())
         except OSError:
             pass  # it is read once more by others, and takes more room than it must: no harm to any page
         self.sealed = True

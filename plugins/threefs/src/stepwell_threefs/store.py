@@ -21,7 +21,7 @@ from stepwell_threefs.config import ThreefsConfig
 from stepwell_threefs.folder import Folder
 from stepwell_threefs.moves import Mover, Place
 from stepwell_threefs.posix import PosixMover
-from stepwell_threefs.record import KEY_BYTES, Kind, Record, digest
+from stepwell_threefs.record import KEY_BYTES, Kind, Record, digest, pack_pages
 from stepwell_threefs.segment import Segment, Tail
 
 SPOILED_BYTES = 64
@@ -87,17 +87,16 @@ class ThreefsStorage(Storage):
             return
         touched: dict[int, Segment] = {}
         for _, entry in gone:
-            if entry.segment.live > 0 or not entry.segment.sealed:
-                self._spoil(entry)
+            self._spoil(entry)  # even where its file is removed below: others may have that open
             touched[entry.segment.number] = entry.segment
         empty = [segment for segment in touched.values() if segment.live <= 0 and segment.sealed]
         for segment in empty:
             self._catalog.drop(segment)
             self._folder.remove(segment.stem)
-        records = [Record(Kind.GONE, key, one.offset, one.length, one.segment.number) for key, one in gone]
+        records = [Record(Kind.GONE, key, one.offset, one.length, one.segment.number).pack() for key, one in gone]
         with self._writing:
             try:
-                self._open_tail(0).append(records)
+                self._open_tail(0).append(b"".join(records))
             except OSError as error:
                 self._tail = None
                 self._log.warning("deletions are not recorded (%s): others find out when they read", error.strerror)
@@ -168,14 +167,19 @@ class ThreefsStorage(Storage):
         placed = self._place(which, size, results)
         sums, failed = self._moved(placed, pages, write=True)
         results.update((at, Failed(why)) for at, why in failed.items())
-        records: dict[int, list[Record]] = {}
-        for segment, offset, at in placed:
+        stored: dict[int, list[tuple[PageKey, int, int]]] = {}
+        segment: Segment | None = None
+        into: list[tuple[PageKey, int, int]] = []
+        for place in placed:
+            if place[0] is not segment:
+                segment = place[0]
+                into = stored.setdefault(segment.number, [])
+            at = place[2]
             if at not in failed:
-                record = Record(Kind.PAGE, keys[at], offset, size, sums[at])
-                records.setdefault(segment.number, []).append(record)
+                into.append((keys[at], place[1], sums[at]))
                 results[at] = DONE
-        for segment in {place.segment.number: place.segment for place in placed}.values():
-            why = self._publish(segment, records.get(segment.number, []))
+        for segment in {place[0].number: place[0] for place in placed}.values():
+            why = self._publish(segment, stored[segment.number], size)
             if why is not None:
                 lost = [place.at for place in placed if place.segment is segment and place.at not in failed]
                 results.update((at, Failed(why)) for at in lost)
@@ -205,15 +209,15 @@ class ThreefsStorage(Storage):
                 tail.under_way += 1
         return placed
 
-    def _publish(self, segment: Segment, records: list[Record]) -> str | None:
+    def _publish(self, segment: Segment, stored: Sequence[tuple[PageKey, int, int]], size: int) -> str | None:
         """Make pages known; why that failed, else None."""
         assert isinstance(segment, Tail)
         with self._writing:
             segment.under_way -= 1
             try:
-                if records:
-                    segment.append(records)
-                    self._catalog.add(segment, records)
+                if stored:
+                    segment.append(pack_pages(stored, size))
+                    self._catalog.add_pages(segment, stored, size)
             except OSError as error:
                 self._full(segment)
                 return f"{segment.stem}: {error.strerror}"
