@@ -84,10 +84,11 @@ class FileStorage(Storage):
             return results
         with self._attached().one() as lane:
             lane.tidy()
-            far, lost = self._far(lane, found, size, self._past_cache(into))
+            direct = self._past_cache(into)
+            far, lost = self._far(lane, found, size, direct)
             there = where[~np.isin(where, list(lost))] if lost else where
             near = rows(into.addresses[there, 0], size)
-            moved = lane.mover.move("READ", near, far[there], self._transfers)
+            moved = lane.mover.move("READ", near, far[there], self._cuts(direct))
         self._set_done(results, there[moved])
         for at in [*there[~moved].tolist(), *lost]:
             results[at] = self._bad(keys[at], found, at, lost.get(at))
@@ -100,17 +101,18 @@ class FileStorage(Storage):
         if not len(which):
             return results
         placed = self._place(which, size, results)
+        direct = self._past_cache(pages)
         with self._attached().one() as lane:
             lane.tidy()
             for tail, first, some in placed:
                 try:
-                    fd = lane.file(tail.segment, self._past_cache(pages))
+                    fd = lane.file(tail.segment, direct)
                 except OSError as error:
                     self._fail(results, some, f"{tail.segment.path.name}: {error.strerror or error}")
                     continue
                 near = rows(pages.addresses[some, 0], size)
                 slots = np.arange(first, first + len(some))
-                moved = lane.mover.move("WRITE", near, rows(slots * size, size, fd), self._transfers)
+                moved = lane.mover.move("WRITE", near, rows(slots * size, size, fd), self._cuts(direct))
                 self._fail(results, some[~moved], f"{tail.segment.path.name}: NIXL did not write it whole")
                 self._publish(keys, some[moved], tail.segment, slots[moved], results)
         return self._repeated(keys, which, results)
@@ -241,6 +243,10 @@ class FileStorage(Storage):
         if self._lanes is None:
             raise RuntimeError("the storage was not attached, or is closed")
         return self._lanes
+
+    def _cuts(self, direct: bool) -> int:
+        """Transfers that a batch is cut into. Through the page cache each copies as it is posted: nothing overlaps."""
+        return self._transfers if direct else 1
 
     def _past_cache(self, pages: PageViews) -> bool:
         """Whether direct I/O can move these pages: blocks to blocks."""

@@ -48,36 +48,35 @@ class Mover:
     def _move(self, op: Op, near: Rows, far: Rows, cuts: int, peer: str) -> npt.NDArray[np.bool_]:
         moved = np.ones(len(near), dtype=bool)
         starts = joined(near, far)
-        failed = self._fly(op, near, far, cut(starts, len(near), cuts), peer)
+        merge = len(starts) < len(near)
+        failed = self._fly(op, near, far, cut(starts, len(near), cuts), peer, merge)
         again = [np.array([row]) for some in failed if len(some) > 1 for row in some]
         lost = [some for some in failed if len(some) == 1]
-        for some in [*lost, *self._fly(op, near, far, again, peer)]:
+        for some in [*lost, *self._fly(op, near, far, again, peer, False)]:
             moved[some] = False
         return moved
 
-    def _fly(self, op: Op, near: Rows, far: Rows, parts: Sequence[Which], peer: str) -> list[Which]:
+    def _fly(self, op: Op, near: Rows, far: Rows, parts: Sequence[Which], peer: str, merge: bool) -> list[Which]:
         """One transfer a part, all at once; the parts that failed."""
         failed: list[Which] = []
         flying: list[tuple[Handle, Which]] = []
         for part in parts:
-            handle = self._start(op, near[part], far[part], peer)
+            handle = self._start(op, near[part], far[part], peer, merge)
             if handle is None:
                 failed.append(part)
             else:
                 flying.append((handle, part))
         return failed + self._land(flying)
 
-    def _start(self, op: Op, near: Rows, far: Rows, peer: str) -> Handle | None:
+    def _start(self, op: Op, near: Rows, far: Rows, peer: str, merge: bool) -> Handle | None:
         agent = self._agent
-        starts = joined(near, far)
+        if merge:
+            starts = joined(near, far)
+            near, far = merged(near, starts), merged(far, starts)
         handle = None
         try:
-            handle = agent.initialize_xfer(
-                op,
-                agent.get_xfer_descs(merged(near, starts), "DRAM"),
-                agent.get_xfer_descs(merged(far, starts), self._memory),
-                peer or agent.name,
-            )
+            near_descs, far_descs = agent.get_xfer_descs(near, "DRAM"), agent.get_xfer_descs(far, self._memory)
+            handle = agent.initialize_xfer(op, near_descs, far_descs, peer or agent.name)
             agent.transfer(handle)
             return handle
         except self._errors:
