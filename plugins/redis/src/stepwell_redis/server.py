@@ -62,7 +62,7 @@ def check(config: RedisConfig, log: logging.Logger) -> None:
             f"storage.url: no Redis answers at {config.place} ({error}); start it, or name another address"
         ) from None
     finally:
-        pool.disconnect()
+        pool.disconnect()  # type: ignore[no-untyped-call]
     if facts.get("maxmemory_policy") == "noeviction" and facts.get("maxmemory"):
         log.warning(
             "the server at %s keeps all it has when it is full, and pages then fail to be written; set its"

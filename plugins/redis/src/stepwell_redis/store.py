@@ -117,7 +117,7 @@ class RedisStorage(Storage):
             yield [StoredPage(key, n) for key, n in zip(keys, lengths, strict=True) if isinstance(n, int) and n]
 
     def close(self) -> None:
-        self._pool.disconnect()
+        self._pool.disconnect()  # type: ignore[no-untyped-call]
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class RedisStorage(Storage):
         finally:
             if not whole:
                 connection.disconnect()
-            self._pool.release(connection)
+            self._pool.release(connection)  # type: ignore[no-untyped-call]
         return None
 
     def _reason(self, error: Exception) -> str:

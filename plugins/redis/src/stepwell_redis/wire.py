@@ -8,6 +8,7 @@ Why not the client's own commands: they make a bytes object of each page that ar
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Sequence
 
@@ -32,14 +33,15 @@ class Link:
     """One connection while a batch has it. After an exception the connection must be closed."""
 
     def __init__(self, connection: AbstractConnection) -> None:
-        sock = connection._sock  # the client has no other way to its socket
+        sock: socket.socket | None = connection._sock  # the client has no other way to its socket
         if sock is None:
             raise ConnectionError("the connection is closed")
         self._sock = sock
         self._plain = not isinstance(sock, ssl.SSLSocket)
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
-        self._at = self._end = 0
+        self._at = 0
+        self._end = 0
 
     def send(self, pieces: Sequence[bytes | memoryview], each: int) -> None:
         """Send pieces, of which the large ones have `each` bytes."""

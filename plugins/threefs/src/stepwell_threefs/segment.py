@@ -98,6 +98,11 @@ class Segment:
             self.sealed = record.kind is Kind.SEALED
         return self._read_to > before and got == READ_BYTES
 
+    def settle(self) -> None:
+        """Pages that went through the page cache reach the others, where that needs saying."""
+        if self._remote:
+            os.fsync(self.open(os.O_RDWR).fd)
+
     def close(self) -> None:
         """Close the file, or let who uses it now close it. Another use opens it again."""
         with self._lock:
@@ -109,7 +114,6 @@ class Tail(Segment):
 
     def __init__(self, folder: Folder, stem: str, nbytes: int) -> None:
         super().__init__(folder, stem)
-        self._sync = folder.remote
         self._nbytes = nbytes
         self._next = 0
         self.under_way = 0
@@ -140,13 +144,8 @@ class Tail(Segment):
         """Make records known to all. The caller appends one batch at a time."""
         if os.write(self._log.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if self._sync:
+        if self._remote:
             os.fsync(self._log.fd)
-
-    def settle(self) -> None:
-        """Pages that went through the page cache reach the others, where that needs saying."""
-        if self._sync:
-            os.fsync(self.open(os.O_RDWR).fd)
 
     def seal_if_done(self) -> None:
         """Seal a full segment once nothing is under way."""

@@ -318,7 +318,7 @@ def usrbio_of(config: ThreefsConfig, context: Context) -> UsrbioMover | None:
         return None
     insisted = config.usrbio is True
     try:
-        import hf3fs_fuse.io as io
+        import hf3fs_fuse.io as io  # type: ignore[import-not-found]
     except ImportError as error:
         if insisted:
             raise ConfigError(
