@@ -104,17 +104,24 @@ class FileStorage(Storage):
         direct = self._past_cache(pages)
         with self._attached().one() as lane:
             lane.tidy()
+            opened: list[tuple[Tail, Which, Which, Rows]] = []
             for tail, first, some in placed:
+                slots = np.arange(first, first + len(some))
                 try:
-                    fd = lane.file(tail.segment, direct)
+                    opened.append((tail, some, slots, rows(slots * size, size, lane.file(tail.segment, direct))))
                 except OSError as error:
                     self._fail(results, some, f"{tail.segment.path.name}: {error.strerror or error}")
-                    continue
-                near = rows(pages.addresses[some, 0], size)
-                slots = np.arange(first, first + len(some))
-                moved = lane.mover.move("WRITE", near, rows(slots * size, size, fd), self._cuts(direct))
-                self._fail(results, some[~moved], f"{tail.segment.path.name}: NIXL did not write it whole")
-                self._publish(keys, some[moved], tail.segment, slots[moved], results)
+            if not opened:
+                return self._repeated(keys, which, results)
+            near = rows(pages.addresses[np.concatenate([some for _, some, _, _ in opened]), 0], size)
+            far = np.concatenate([rows_ for _, _, _, rows_ in opened])
+            moved = lane.mover.move("WRITE", near, far, self._cuts(direct))
+        at = 0
+        for tail, some, slots, _ in opened:
+            good = moved[at : at + len(some)]
+            at += len(some)
+            self._fail(results, some[~good], f"{tail.segment.path.name}: NIXL did not write it whole")
+            self._publish(keys, some[good], tail.segment, slots[good], results)
         return self._repeated(keys, which, results)
 
     def delete(self, keys: Sequence[PageKey]) -> None:
