@@ -72,7 +72,7 @@ def role_section(section: str, role: str, registry: Registry) -> Iterator[str]:
     if not offers:
         yield "Nothing that comes with Stepwell offers one.\n"
     for name in sorted(offers):
-        kind = registry.offer(role, name).config
+        kind = offers[name].config
         if dataclasses.fields(kind):
             yield f'### `use = "{name}"`\n\n{settings_table(kind)}\n'
         else:

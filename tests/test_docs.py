@@ -43,7 +43,8 @@ def test_toml_block_names_real_settings(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     if 'entry-points."stepwell.v1"' in text:
         return
-    config, registry = Config.load(file, {}), load()
+    variables = {name: "set" for name in re.findall(r'env = "(\w+)"', text)}
+    config, registry = Config.load(file, variables), load()
     for section in tomllib.loads(text):
         if section in KINDS:
             config.choose(section, section, registry)
@@ -84,7 +85,7 @@ def settings() -> dict[str, set[str]]:
     bound = {**CORE_SECTIONS, **registry.sections, "replay": ReplaySettings}
     known = {section: {field.name for field in fields(kind)} for section, kind in bound.items()}
     for section, role in ROLES.items():
-        offers = [registry.offer(role, name) for name in registry.offers(role)]
+        offers = registry.offers(role).values()
         known[section] = {"use", *(field.name for offer in offers for field in fields(offer.config))}
     return known
 
@@ -95,7 +96,8 @@ def test_the_metrics_that_operating_names_are_there() -> None:
     from stepwell_server.collector import EngineCollector
     from stepwell_server.metrics import Meter
 
-    with stepwell.Engine(runner="sim", cache={"host_pages": 8, "device_pages": 64}, storage="memory") as engine:
+    settings = {"cache": {"host_pages": 8, "device_pages": 64}, "tiers": {"own_process": True}}
+    with stepwell.Engine(runner="sim", storage="memory", **settings) as engine:
         values = {name: float(value) for name, value in engine.stats().items() if isinstance(value, (int, float))}
 
     class Heard:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import threading
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +19,9 @@ SURFACE = ROOT / "tests" / "api_v1.txt"
 def test_every_distribution_of_the_workspace_is_fine_beside_the_others():
     ours = [record for record in load().records if record.distribution.startswith("stepwell")]
     assert {record.state for record in ours} == {"ok"}, [(r.name, r.state, r.reason) for r in ours]
-    folders = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} - {"testkit"}
-    assert folders | {"builtin"} <= {record.name for record in ours}
+    projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("plugins/*/pyproject.toml")]
+    plugins = {name for project in projects for name in project.get("entry-points", {}).get("stepwell.v1", {})}
+    assert plugins | {"builtin"} <= {record.name for record in ours}
 
 
 def test_no_hook_is_called_on_the_serving_thread(no_hooks, tmp_path):

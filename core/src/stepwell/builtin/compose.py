@@ -15,8 +15,10 @@ Parts nest. Each has a breaker of its own, so that one that fails costs nothing 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,6 +109,50 @@ class Member:
         return self._guard.call(lambda: self.storage.write(keys, pages), len(keys), reading=False)
 
 
+class Deletes:
+    """Keeps a copy back from bringing back what was deleted meanwhile."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._begun = self._ended = self._copies = 0
+
+    def mark(self) -> int:
+        """A time to be told to `none_since`: before a page is read that may be copied."""
+        with self._change:
+            return self._begun if self._begun == self._ended else -1
+
+    @contextmanager
+    def none_since(self, mark: int) -> Iterator[bool]:
+        """Whether no delete was under way at `mark` or has begun since; one that begins now waits for the block."""
+        with self._change:
+            none = self._begun == mark
+            self._copies += none
+        try:
+            yield none
+        finally:
+            with self._change:
+                self._copies -= none
+                self._change.notify_all()
+
+    @contextmanager
+    def deleting(self) -> Iterator[Callable[[], bool]]:
+        """A delete. What it gives waits for copies that began before, and says whether there were any."""
+        with self._change:
+            self._begun += 1
+            before = self._copies > 0
+
+        def waited() -> bool:
+            with self._change:
+                self._change.wait_for(lambda: not self._copies)
+            return before
+
+        try:
+            yield waited
+        finally:
+            with self._change:
+                self._ended += 1
+
+
 class Pair(Storage):
     """Two stores: reads go to the first and then to the second, writes to both at once."""
 
@@ -116,6 +162,7 @@ class Pair(Storage):
         self._needed, self._to_first, self._copy_back = needed, to_first, copy_back
         self._log = logging.getLogger("stepwell.storage")
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="stepwell.storage.pair")
+        self._deletes = Deletes()
 
     def attach(self, arena: ArenaView) -> None:
         self._first.storage.attach(arena)
@@ -130,6 +177,7 @@ class Pair(Storage):
         return held
 
     def read(self, keys: Sequence[PageKey], into: PageViews) -> list[PageResult]:
+        mark = self._deletes.mark()
         results = self._first.read(keys, into)
         left = [at for at, result in enumerate(results) if not isinstance(result, Done)]
         if not left:
@@ -141,7 +189,9 @@ class Pair(Storage):
                 results[at] = result
         found = [at for at in lacking if isinstance(results[at], Done)]
         if found and self._copy_back:
-            self._first.write(*_some(keys, into, found))
+            with self._deletes.none_since(mark) as none:
+                if none:
+                    self._first.write(*_some(keys, into, found))
         return results
 
     def write(self, keys: Sequence[PageKey], pages: PageViews) -> list[PageResult]:
@@ -159,7 +209,10 @@ class Pair(Storage):
         return second if isinstance(first, Done) else first
 
     def delete(self, keys: Sequence[PageKey]) -> None:
-        self._each(lambda member: member.storage.delete(keys))
+        with self._deletes.deleting() as waited:
+            self._each(lambda member: member.storage.delete(keys))
+            if waited():
+                self._first.storage.delete(keys)
 
     def scan(self) -> Iterator[Sequence[StoredPage]]:
         seen: set[PageKey] = set()

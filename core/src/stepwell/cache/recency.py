@@ -17,6 +17,13 @@ class Recency(EvictionPolicy):
         self._order: OrderedDict[Segment, None] = OrderedDict()
         self._renew = self._order.move_to_end
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_renew"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        self._renew = self._order.move_to_end  # a copy's own: copying a bound builtin keeps its first owner
+
     def on_insert(self, segment: Segment) -> None:
         self._order[segment] = None
         self._order.move_to_end(segment)

@@ -36,6 +36,8 @@ class Lanes:
     def __init__(self, count: int) -> None:
         self.count = count
         self._queue: SimpleQueue[tuple[_Batch, Callable[[], None]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
         for _ in range(count):
             threading.Thread(target=self._serve, name="stepwell-file", daemon=True).start()
 
@@ -45,16 +47,27 @@ class Lanes:
             tasks[0]()
         elif tasks:
             batch = _Batch(len(tasks))
-            for task in tasks:
-                self._queue.put((batch, task))
+            if not self._queued(batch, tasks):
+                for task in tasks:
+                    batch.run(task)
             batch.over.wait()
             if batch.failed is not None:
                 raise batch.failed
 
     def close(self) -> None:
-        """Let the threads end when what is queued is done."""
-        for _ in range(self.count):
-            self._queue.put(None)
+        """Let the threads end when what is queued is done; a call still under way does the rest by itself."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self.count):
+                self._queue.put(None)
+
+    def _queued(self, batch: _Batch, tasks: Sequence[Callable[[], None]]) -> bool:
+        """Leave tasks to the threads; False where these end."""
+        with self._lock:
+            if not self._closed:
+                for task in tasks:
+                    self._queue.put((batch, task))
+            return not self._closed
 
     def _serve(self) -> None:
         while (job := self._queue.get()) is not None:
