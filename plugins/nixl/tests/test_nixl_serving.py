@@ -27,6 +27,7 @@ def test_an_s3_server_that_is_killed_costs_hits_alone(s3: Any) -> None:
         "access_key": config.access_key,
         "secret_key": config.secret_key,
     }
-    report = under_fault(storage, s3.kill, s3.start)
+    patient = {"prefetch.base_s": 2.0, "tiers.timeout_s": 10.0}  # moto answers some hundred requests a second
+    report = under_fault(storage, s3.kill, s3.start, settings=patient, before_s=6.0, recover_s=40.0)
     print(report)
     report.check()
