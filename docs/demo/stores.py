@@ -51,6 +51,70 @@ def redis(folder: Path) -> Iterator[Setup]:
 
 
 @contextmanager
+def mooncake(folder: Path) -> Iterator[Setup]:
+    """A Mooncake master, and a process that gives the store its memory."""
+    import mooncake as client
+
+    program = str(Path(client.__path__[0]) / "mooncake_master")
+
+    def master_command(ports: Sequence[int]) -> list[str]:
+        where = [f"--rpc_port={ports[0]}", "--metrics_host=127.0.0.1", f"--metrics_port={ports[1]}"]
+        return [program, "--rpc_address=127.0.0.1", *where, "--logtostderr=true"]
+
+    with Server(master_command, folder, ports=2) as master:
+        there = folder / "segment"
+        owner = [sys.executable, "-c", SEGMENT, f"127.0.0.1:{master.port}", str(there)]
+        with Server(lambda ports: owner, folder, ready=lambda ports: there.exists()):
+            yield Setup({"use": "mooncake", "master": f"127.0.0.1:{master.ports[0]}"})
+
+
+SEGMENT = """
+import sys, time
+from pathlib import Path
+from stepwell_mooncake import MooncakeConfig
+from stepwell_mooncake.client import connect
+store = connect(MooncakeConfig(sys.argv[1], segment_gib=0.5), 0)
+Path(sys.argv[2]).touch()
+time.sleep(3600)
+"""
+"""A process whose memory belongs to a Mooncake store."""
+
+
+@contextmanager
+def nixl(folder: Path) -> Iterator[Setup]:
+    """A folder through NIXL's POSIX backend."""
+    yield Setup({"use": "nixl", "path": str(folder / "pages"), "gib": 1})
+
+
+@contextmanager
+def nixl_ucx(folder: Path) -> Iterator[Setup]:
+    """The memory of a peer process through NIXL's UCX backend."""
+    command = [sys.executable, "-m", "stepwell", "nixl", "peer", "--gib", "0.5"]
+    with Server(lambda ports: [*command, "--listen", f"127.0.0.1:{ports[0]}"], folder) as peer:
+        yield Setup({"use": "nixl-ucx", "peer": f"127.0.0.1:{peer.port}"})
+
+
+@contextmanager
+def nixl_obj(folder: Path) -> Iterator[Setup]:
+    """A bucket of a simulated S3 through NIXL's OBJ backend."""
+    import boto3
+
+    command = [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1"]
+    with Server(lambda ports: [*command, "-p", str(ports[0])], folder) as s3:
+        url = f"http://127.0.0.1:{s3.port}"
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="pages")
+        table = {"use": "nixl-obj", "bucket": "pages", "endpoint": url, "access_key": "key"}
+        yield Setup({**table, "secret_key": {"env": "DEMO_SECRET"}, "threads": 1}, {"DEMO_SECRET": "secret"})
+
+
+@contextmanager
+def threefs(folder: Path) -> Iterator[Setup]:
+    """A plain folder in the place of a 3FS mount."""
+    yield Setup({"use": "3fs", "path": str(folder / "pages"), "gib": 1})
+
+
+@contextmanager
 def rocksdb(folder: Path) -> Iterator[Setup]:
     """AIBrix's RocksDB connector."""
     yield Setup({"use": "aibrix", "connector": "rocksdb", "path": str(folder / "rocks")})
@@ -80,6 +144,11 @@ def _redis(folder: Path) -> Server:
 STORES: Mapping[str, Callable[[Path], AbstractContextManager[Setup]]] = {
     "file": file,
     "redis": redis,
+    "mooncake": mooncake,
+    "nixl": nixl,
+    "nixl-ucx": nixl_ucx,
+    "nixl-obj": nixl_obj,
+    "3fs": threefs,
     "aibrix-rocksdb": rocksdb,
     "aibrix-shfs": shfs,
     "tiered": tiered,
