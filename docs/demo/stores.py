@@ -110,8 +110,16 @@ def nixl_obj(folder: Path) -> Iterator[Setup]:
 
 @contextmanager
 def threefs(folder: Path) -> Iterator[Setup]:
-    """A plain folder in the place of a 3FS mount."""
-    yield Setup({"use": "3fs", "path": str(folder / "pages"), "gib": 1})
+    """A folder in the place of a 3FS mount, and the tests' double of USRBIO, since no 3FS can run here."""
+    (folder / "3fs-virt" / "iovs").mkdir(parents=True)
+    env = {"PYTHONPATH": str(ROOT / "plugins/threefs/tests/double"), "HF3FS_DOUBLE_MOUNTS": str(folder.resolve())}
+    yield Setup({"use": "3fs", "path": str(folder / "pages"), "gib": 1, "usrbio": True}, env)
+
+
+@contextmanager
+def threefs_posix(folder: Path) -> Iterator[Setup]:
+    """A plain folder, as a 3FS mount without USRBIO."""
+    yield Setup({"use": "3fs", "path": str(folder / "pages"), "gib": 1, "usrbio": False})
 
 
 @contextmanager
@@ -149,6 +157,7 @@ STORES: Mapping[str, Callable[[Path], AbstractContextManager[Setup]]] = {
     "nixl-ucx": nixl_ucx,
     "nixl-obj": nixl_obj,
     "3fs": threefs,
+    "3fs-posix": threefs_posix,
     "aibrix-rocksdb": rocksdb,
     "aibrix-shfs": shfs,
     "tiered": tiered,

@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+MOUNTS = "HF3FS_DOUBLE_MOUNTS"
+"""An environment variable: folders that are mounts from the start, for a process that a test cannot reach into."""
+
 
 @dataclass
 class Control:
     """How it behaves."""
 
-    mounts: list[str] = field(default_factory=list)
+    mounts: list[str] = field(default_factory=lambda: [one for one in os.environ.get(MOUNTS, "").split(":") if one])
     delay_s: float = 0.0
     held: threading.Event = field(default_factory=threading.Event)
     """While it is set, nothing is carried out."""
