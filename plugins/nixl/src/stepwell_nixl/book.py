@@ -7,6 +7,7 @@ pinned is found no more, and its slot becomes free with the last pin.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -49,9 +50,10 @@ class Book:
         self.slab_bytes = min(slab_bytes, nbytes)
         self._slabs = [Slab(at * self.slab_bytes) for at in range(nbytes // self.slab_bytes)]
         self._unused = self._slabs[::-1]
-        self._by_size: dict[int, list[Slab]] = {}
-        self._pages: dict[PageKey, Slot] = {}
-        """In the order in which they came."""
+        self._roomy: dict[int, list[Slab]] = {}
+        """By size of a page: slabs with free slots."""
+        self._pages: OrderedDict[PageKey, Slot] = OrderedDict()
+        """In the order in which they came. A plain dict is slow to begin with what is left of it."""
         self._ttl_s = ttl_s
         self.evicted = 0
 
@@ -74,7 +76,10 @@ class Book:
         if slab is None:
             return None
         slab.busy += 1
-        return Slot(slab, slab.free.pop(), key)
+        offset = slab.free.pop()
+        if not slab.free:
+            self._roomy[size].remove(slab)
+        return Slot(slab, offset, key)
 
     def publish(self, slot: Slot, now: float) -> None:
         """The page was written: from now on it is found. Where the key has a page of that size already, that stays."""
@@ -126,10 +131,9 @@ class Book:
     def _with_room(self, size: int) -> Slab | None:
         if size > self.slab_bytes or size <= 0:
             return None
-        slabs = self._by_size.setdefault(size, [])
-        for slab in reversed(slabs):
-            if slab.free:
-                return slab
+        roomy = self._roomy.setdefault(size, [])
+        if roomy:
+            return roomy[-1]
         if self._unused:
             return self._assign(self._unused.pop(), size)
         idle = next((slab for slab in self._slabs if slab.size != size and not slab.busy and not slab.pages), None)
@@ -151,7 +155,7 @@ class Book:
         slab.size = size
         count = self.slab_bytes // size
         slab.free = [slab.offset + at * size for at in reversed(range(count))]
-        self._by_size.setdefault(size, []).append(slab)
+        self._roomy.setdefault(size, []).append(slab)
         return slab
 
     def _empty(self, slab: Slab) -> None:
@@ -159,10 +163,13 @@ class Book:
         self.evicted += len(slab.pages)
         for slot in list(slab.pages.values()):
             self.remove(slot)
-        self._by_size[slab.size].remove(slab)
+        self._roomy[slab.size].remove(slab)
 
     def _give_back(self, slot: Slot) -> None:
-        slot.slab.free.append(slot.offset)
+        slab = slot.slab
+        if not slab.free:
+            self._roomy[slab.size].append(slab)
+        slab.free.append(slot.offset)
 
 
 def split(keys: bytes, length: int) -> Sequence[PageKey]:

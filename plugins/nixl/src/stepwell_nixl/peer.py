@@ -181,33 +181,51 @@ class Session:
         return Listed(b"".join(page.key for page in some), sizes.tobytes())
 
 
-class Peer:
-    """Serves sessions over TCP."""
+class Connection(asyncio.Protocol):
+    """One client's. Each question is answered where it arrives: a batch waits for it, so it starts no task."""
 
-    def __init__(self, memory: Memory, book: Book, token: str) -> None:
-        self._memory, self._book, self._token = memory, book, token
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._received = bytearray()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until it ends."""
-        _keep_alive(writer.get_extra_info("socket"))
-        session = Session(self._book, self._memory, self._token)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        _keep_alive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
         try:
-            await self._talk(session, reader, writer)
-        except (OSError, asyncio.IncompleteReadError, ValueError):
-            pass  # it hung up, or does not speak our language
-        finally:
-            writer.close()
-            asyncio.get_running_loop().call_later(GRACE_S, session.end)
+            while (body := self._next()) is not None:
+                reply = self._session.answer(requests.decode(body))
+                if reply is not None:
+                    self._transport.write(frame(reply))
+        except ValueError:  # it does not speak our language
+            self._transport.abort()
 
-    async def _talk(self, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-            if length > (MOST if session.known else FIRST_MOST):
-                raise ValueError(f"a message of {length} bytes")
-            reply = session.answer(requests.decode(await reader.readexactly(length)))
-            if reply is not None:
-                writer.write(frame(reply))
-                await writer.drain()
+    def pause_writing(self) -> None:
+        """It asks and does not listen: it is heard when it has caught up."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        asyncio.get_running_loop().call_later(GRACE_S, self._session.end)
+
+    def _next(self) -> bytes | None:
+        """The next whole message."""
+        if len(self._received) < HEAD.size:
+            return None
+        (length,) = HEAD.unpack_from(self._received)
+        if length > (MOST if self._session.known else FIRST_MOST):
+            raise ValueError(f"a message of {length} bytes")
+        end = HEAD.size + length
+        if len(self._received) < end:
+            return None
+        body = bytes(memoryview(self._received)[HEAD.size : end])
+        del self._received[:end]
+        return body
 
 
 async def run(host: str, port: int, nbytes: int, *, token: str, devices: str, ttl_s: float) -> None:
@@ -220,11 +238,11 @@ async def run(host: str, port: int, nbytes: int, *, token: str, devices: str, tt
         raise StepwellError(f"--listen {host}:{port}: {error.strerror}; choose another address") from None
     memory = Memory(nbytes, devices)
     book = Book(nbytes, max(LEAST_SLAB, nbytes // SLABS), ttl_s)
-    peer = Peer(memory, book, token)
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
-    server = await asyncio.start_server(peer.serve, sock=listener, limit=1 << 20)
+        loop.add_signal_handler(one, stop.set)
+    server = await loop.create_server(lambda: Connection(Session(book, memory, token)), sock=listener)
     print(f"lends {nbytes / GIB:g} GiB at {host}:{listener.getsockname()[1]}", flush=True)
     await stop.wait()
     server.close()
