@@ -1,5 +1,6 @@
 """Servers that are killed, frozen, full, or hold something else."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -139,6 +140,55 @@ def test_b057_a_value_that_is_no_page_of_this_size_fails_alone_until_it_is_writt
     assert "1 bytes" in results[2].reason  # type: ignore[union-attr]
     assert [result == MISSING for result in results] == [False] * 6 + [True, False]
     assert pages[0] == bench.bytes_of(0) and pages[7] == bench.bytes_of(7)
+    bench.put(range(8))
+    bench.gets(range(8))
+
+
+REPLIES = {
+    "no number": b"*8\r\n$abc\r\n",
+    "below zero": b"*8\r\n$-7\r\n" * 9,
+    "endless": b"*8\r\n$99999999999\r\n",
+    "another shape": b"*3\r\n$1\r\nx\r\n",
+    "cut": b"*8\r\n$65536\r\nx",
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_replies_that_make_no_sense_fail_the_batch_and_end(
+    serve: Serve, opened: Open, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    """The server is replaced by one that answers the same to everything, and comes back."""
+    monkeypatch.setattr("stepwell_redis.wire.LONGEST_S", 0.5)
+    server = serve()
+    bench = Bench(opened(server.port), PAGE, 8)
+    bench.put(range(8))
+    server.kill()
+    with socket.create_server(("127.0.0.1", server.port)) as listening:
+
+        def answer(to: socket.socket) -> None:
+            with to, suppress(OSError):
+                while b"MGET" not in (asked := to.recv(1 << 16)) and b"EXISTS" not in asked:
+                    to.sendall(b"+OK\r\n" * asked.count(b"SETINFO"))
+                to.sendall(REPLIES[reply])
+                while reply == "endless":
+                    to.sendall(bytes(1024))
+                    time.sleep(0.01)
+                while to.recv(1 << 16):
+                    pass
+
+        def talk() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=talk, daemon=True).start()
+        began = time.monotonic()
+        assert failed(bench.read(range(8))[0])
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+            bench.storage.contains(bench.keys(range(8)))
+        assert time.monotonic() - began < 3.0
+        listening.shutdown(socket.SHUT_RDWR)
+    server.start()
     bench.put(range(8))
     bench.gets(range(8))
 

@@ -2,8 +2,10 @@
 
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,57 @@ def test_a_frozen_server_is_given_up_soon(opened: Open, serve: Serve) -> None:
     server.thaw()
 
 
+TALK = {
+    "trickle": (b"x", 0.2),
+    "endless": (b"$999999999999\r\n" + bytes(4096), 0.0),
+    "noise": (bytes(range(256)), 0.0),
+    "numbers": (b":1\r\n", 0.01),
+}
+
+
+@pytest.fixture
+def talker() -> Iterator[Callable[[str], int]]:
+    """Starts servers that say the same again and again, whatever they are asked; their ports."""
+    over = threading.Event()
+    listening: list[socket.socket] = []
+
+    def talk(to: socket.socket, what: bytes, pause_s: float) -> None:
+        with to, suppress(OSError):
+            while not over.is_set():
+                to.sendall(what)
+                time.sleep(pause_s)
+
+    def serve(at: socket.socket, kind: str) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(at.accept()[0], *TALK[kind]), daemon=True).start()
+
+    def start(kind: str) -> int:
+        listening.append(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=serve, args=(listening[-1], kind), daemon=True).start()
+        return int(listening[-1].getsockname()[1])
+
+    yield start
+    over.set()
+    for one in listening:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", TALK)
+def test_a_server_that_talks_without_end_is_given_up_soon(
+    opened: Open, talker: Callable[[str], int], kind: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"storage.url: ") as refused:
+        opened(talker(kind), timeout_s=60.0)
+    assert time.monotonic() - began < 5 and len(str(refused.value)) < 300 and "\n" not in str(refused.value)
+
+
+def test_files_that_are_not_there_are_named(opened: Open) -> None:
+    with pytest.raises(ConfigError, match=r"storage.tls_ca: /none.pem cannot be read \(No such file"):
+        opened(url="rediss://127.0.0.1:1/0", tls_ca=Path("/none.pem"))
+
+
 def test_a_socket_that_is_not_there(opened: Open, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"storage.url: no Redis answers at .*/none.sock"):
         opened(url=f"unix://{tmp_path}/none.sock")
@@ -74,7 +127,6 @@ def test_a_socket_that_is_not_there(opened: Open, tmp_path: Path) -> None:
 
 def test_another_kind_of_server(opened: Open) -> None:
     import http.server
-    import threading
 
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         thread = threading.Thread(target=web.serve_forever)
@@ -185,7 +237,17 @@ def test_tls_with_certificates_of_both_sides(opened: Open, serve: Serve, certifi
         ({"url": "h:6379"}, "url: must start with"),
         ({"url": "redis://h?socket_timeout=100"}, "url: takes no option"),
         ({"prefix": ""}, "prefix: is empty"),
+        ({"url": "redis://h:port/0"}, "url: is no address"),
+        ({"url": "redis://h:99999/0"}, "url: is no address"),
+        ({"url": "redis://[::1/0"}, "url: is no address"),
+        ({"url": "redis://h/first"}, "url: the database 'first' is no number"),
+        ({"url": "redis://h?db=x"}, "url: the database 'x' is no number"),
+        ({"url": "redis://h?db=-1"}, "url: the database '-1' is no number"),
+        ({"url": "unix://"}, "url: names no socket"),
         ({"ttl_s": -1.0}, "ttl_s"),
+        ({"ttl_s": float("inf")}, "ttl_s"),
+        ({"ttl_s": 1e300}, "ttl_s"),
+        ({"connections": 10**8}, "connections"),
         ({"refresh_on_read": True}, "refresh_on_read"),
         ({"connections": 0}, "connections"),
         ({"timeout_s": 0.0}, "timeout_s"),

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from stepwell import Context, Failed, PageKey, PageResult, PageViews, Storage, StoredPage
 from stepwell_redis.config import RedisConfig
-from stepwell_redis.server import check, pool_of
+from stepwell_redis.server import CONFUSED, check, pool_of
 from stepwell_redis.wire import Link
 
 WINDOW = 512 * 1024
@@ -139,7 +139,7 @@ class RedisStorage(Storage):
         parts = [slice(at, min(at + step, count)) for at in range(0, count, step)]
         try:
             connection = self._pool.get_connection()
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, *CONFUSED) as error:
             return self._reason(error)
         whole = False
         try:

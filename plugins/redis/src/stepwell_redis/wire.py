@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 
 from redis.connection import AbstractConnection
@@ -23,6 +24,8 @@ AHEAD = 16 * 1024
 """Most bytes of the next replies that are taken along with the end of a large page."""
 PIECES = 512
 """Buffers in one system call."""
+LONGEST_S = 30.0
+"""One batch on a connection. Silence ends sooner; this ends a server that goes on and on, long after core gave up."""
 
 
 class Garbled(OSError):
@@ -42,6 +45,7 @@ class Link:
         self._view = memoryview(self._buffer)
         self._at = 0
         self._end = 0
+        self._until = time.monotonic() + LONGEST_S
 
     def send(self, pieces: Sequence[bytes | memoryview], each: int) -> None:
         """Send pieces, of which the large ones have `each` bytes."""
@@ -67,7 +71,7 @@ class Link:
             line = self._line()
             if line[:1] != b":":
                 raise Garbled(_failed(line).reason)
-            numbers.append(int(line[1:]))
+            numbers.append(_number(line))
         return numbers
 
     def array(self, count: int, results: list[PageResult]) -> bool:
@@ -104,8 +108,9 @@ class Link:
         if line == b"$-1":
             return MISSING
         if line[:1] == b"$":
-            self._skip(int(line[1:]) + 2)
-            return Failed(f"the server holds {int(line[1:])} bytes under this key, not {size}")
+            held = _number(line)
+            self._skip(held + 2)
+            return Failed(f"the server holds {held} bytes under this key, not {size}")
         return _failed(line)
 
     def _line(self) -> bytes:
@@ -124,6 +129,7 @@ class Link:
         page[:have] = self._view[self._at : self._at + have]
         self._at += have
         while have < size:
+            self._check_time()
             if self._plain:
                 got = self._sock.recvmsg_into([page[have:], self._view[:AHEAD]])[0]
             else:
@@ -146,11 +152,13 @@ class Link:
             self._at, self._end = 0, left
         if left == BUFFER:
             raise Garbled("a line without an end")
+        self._check_time()
         self._end += _some(self._sock.recv_into(self._view[left:]))
 
     def _gather(self, pieces: list[bytes | memoryview]) -> None:
         """One system call for many pieces, and more where the socket took a part."""
         while pieces:
+            self._check_time()
             sent = self._sock.sendmsg(pieces)
             done = 0
             while done < len(pieces) and sent >= len(pieces[done]):
@@ -159,6 +167,16 @@ class Link:
             del pieces[:done]
             if sent:
                 pieces[0] = memoryview(pieces[0])[sent:]
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise TimeoutError(f"no end of a batch within {LONGEST_S:g} s")
+
+
+def _number(line: bytes) -> int:
+    if not line[1:].isdigit():
+        raise Garbled(f"the server's reply is not understood: {line[:200]!r}")
+    return int(line[1:])
 
 
 def _some(count: int) -> int:
