@@ -1,6 +1,7 @@
 """Kills, several processes, and what stays when the folder is full."""
 
 import fcntl
+import gc
 import os
 import random
 import time
@@ -51,6 +52,22 @@ def size_of(folder: Path) -> int:
         with suppress(FileNotFoundError):
             total += path.stat().st_blocks * 512
     return total
+
+
+def test_what_was_closed_holds_no_file(folder: Path, context: KitContext) -> None:
+    """A segment that is gone takes its space with it only when nobody has it open."""
+    store = FileStorage(FileConfig(folder), context)
+    bench = Bench(store, PAGE, 4, "gone")
+    bench.put(range(4))
+    bench.gets(range(4))
+    gc.collect()
+    gc.disable()
+    try:
+        store.close()
+        del bench, store
+        assert not [fd for fd in Path("/proc/self/fd").iterdir() if fd.resolve().is_relative_to(folder)]
+    finally:
+        gc.enable()
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------

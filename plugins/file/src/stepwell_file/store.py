@@ -71,7 +71,7 @@ class FileStorage(Storage):
         self._catalog.follow()
         self._space = Space(config, self._folder, self._catalog, self._disk)
         self._lanes = Lanes(config.threads)
-        self._retirer = Retirer(self._space, self._catalog, self._carry, self._log)
+        self._retirer = Retirer(self._space, self._catalog, self._log)
         self._placing = threading.Lock()
         self._tail: Tail | None = None
         self._damaged = 0
@@ -226,7 +226,7 @@ class FileStorage(Storage):
                     self._warn("room", f"no room for pages: {error.strerror}")
                     results.update((at, Failed(f"no room: {error.strerror}")) for at in which[len(placed) :])
                     break
-                self._retirer.consider()
+                self._retirer.consider(self._carry)
         return placed
 
     def _write_run(self, run: Run, buffers: Sequence[memoryview], direct: bool) -> Sequence[OSError | None]:
