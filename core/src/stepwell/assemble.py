@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,7 +42,6 @@ from stepwell.types import GroupSpec, Tier
 __all__ = ["Assembly", "Place", "make", "make_storage"]
 
 T = TypeVar("T")
-PASSWORD = re.compile(r"(://[^/@:\s]*):[^/@\s]*@")
 
 
 class Assembly:
@@ -254,7 +252,6 @@ class Assembly:
 def _told(choice: Chosen, config: Config) -> StorageInfo:
     """What may be told of a storage: every setting, secrets and passwords in addresses hidden."""
     shown = [line for line in config.shown() if line.section == choice.section and line.key != "use"]
-    hidden = {line.key: PASSWORD.sub(r"\1:***@", line.value) for line in shown}
-    settings = {key: None if value == UNSET else guess(value) for key, value in hidden.items()}
-    provides = tuple(sorted(capability.value for capability in choice.offer.provides))
+    settings = {line.key: None if line.value == UNSET else guess(line.value) for line in shown}
+    provides = tuple(sorted(capability.value for capability in choice.provides))
     return StorageInfo(choice.offer.name, provides, settings)

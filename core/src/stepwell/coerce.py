@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 import types
 import typing
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
+PASSWORD = re.compile(r"(://[^/@:\s]*):\S*@")
 
 
 class Text(str):
@@ -37,6 +39,11 @@ class Secret(Text):
 
     def __repr__(self) -> str:
         return "'***'"
+
+
+def discreet(text: str) -> str:
+    """Text as it may be told: without the password of an address in it."""
+    return PASSWORD.sub(r"\1:***@", text)
 
 
 class Misfit(Exception):
@@ -114,7 +121,7 @@ def guess(value: str) -> object:
     """Text as TOML would read it, else as it is."""
     try:
         return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return str(value)
 
 
@@ -132,7 +139,7 @@ def _inside(name: str, value: object, wanted: object) -> object:
 
 
 def _misfit(value: object, wanted: object) -> Misfit:
-    return Misfit(f": {value!r} is not of type {named(wanted)}")
+    return Misfit(f": {discreet(repr(value))} is not of type {named(wanted)}")
 
 
 def _is_union(wanted: object) -> bool:
@@ -156,7 +163,7 @@ def _choice(value: object, choices: Sequence[object]) -> object:
     for choice in choices:
         if (choice == value and type(choice) is type(value)) or (isinstance(value, Text) and str(choice) == value):
             return choice
-    raise Misfit(f": {value!r} is not one of {', '.join(str(choice) for choice in choices)}")
+    raise Misfit(f": {discreet(repr(value))} is not one of {', '.join(str(choice) for choice in choices)}")
 
 
 def _table(value: object, wanted: object) -> Mapping[str, object]:
@@ -182,9 +189,7 @@ def _plain(value: object, wanted: object, kind: type) -> object:
     if isinstance(value, str) and kind is str:
         return str(value) if type(value) is Text else value
     if isinstance(value, (str, Path)) and issubclass(kind, Path):
-        if value == "":
-            raise Misfit(": is empty; name a file or folder")
-        return Path(value).expanduser()
+        return _path(value)
     if isinstance(value, kind) and not isinstance(value, Text):
         return value
     raise _misfit(value, wanted)
@@ -198,6 +203,17 @@ def _bool(value: object, wanted: object) -> bool:
     raise _misfit(value, wanted)
 
 
+def _path(value: str | Path) -> Path:
+    if value == "":
+        raise Misfit(": is empty; name a file or folder")
+    if "\0" in str(value):
+        raise Misfit(f": {str(value)!r} has a NUL in it, which no file or folder has")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise Misfit(f": {str(value)!r} begins with a user who has no home folder here") from None
+
+
 def _number(value: object, wanted: object, kind: type) -> object:
     if isinstance(value, Text):
         try:
@@ -205,7 +221,10 @@ def _number(value: object, wanted: object, kind: type) -> object:
         except ValueError:
             raise _misfit(value, wanted) from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise Misfit(": is larger than any float") from None
     if type(value) is not kind or (isinstance(value, float) and math.isnan(value)):
         raise _misfit(value, wanted)
     return value
@@ -219,7 +238,7 @@ def _many(value: object, wanted: object, kind: type) -> object:
     inner = [part for part in get_args(wanted) if part is not ...] or [object]
     if kind is tuple and get_args(wanted) and ... not in get_args(wanted):
         if len(inner) != len(value):
-            raise Misfit(f": {value!r} has {len(value)} entries, not {len(inner)}")
+            raise Misfit(f": {discreet(repr(value))} has {len(value)} entries, not {len(inner)}")
     else:
         inner = inner[:1] * len(value)
     items = [coerce(one, part) for one, part in zip(value, inner, strict=True)]

@@ -157,7 +157,7 @@ class Config:
         if setting is None:
             return default
         if not isinstance(setting.value, str):
-            raise self.error(section, "use", f"{setting.value!r} is not of type str")
+            raise self.error(section, "use", f"{printed(setting.value)} is not of type str")
         return str(setting.value)
 
     @overload

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.coerce import Text
+from stepwell.coerce import Text, discreet
 from stepwell.offers import Part, vars_of
 from stepwell.sources import At, FromEnv, Origin, Settings
 
@@ -67,7 +67,7 @@ def printed(value: object) -> str:
         case FromEnv():
             return str(value)
         case Text() if type(value) is Text:
-            return str(value)
+            return discreet(value)
         case Path():
             return repr(str(value))
-    return repr(value)
+    return discreet(repr(value))

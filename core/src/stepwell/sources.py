@@ -66,8 +66,10 @@ def from_toml(path: Path) -> tuple[Settings, dict[str, Origin]]:
     text = _read(path)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # more than bad syntax: a number may have too many digits
         raise ConfigError(_located(path, text, str(error))) from error
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply") from None
     lines = _lines(text)
     sections: dict[str, Origin] = {}
     for name, value in table.items():

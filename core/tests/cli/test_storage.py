@@ -165,6 +165,12 @@ def test_ls_of_some(rack: Rack) -> None:
     assert rack.run("ls", "--prefix", "0" * 80).out == ""
 
 
+def test_more_than_there_can_be_is_refused_as_a_limit(rack: Rack) -> None:
+    ran = rack.run("ls", "--limit", "9" * 30)
+    assert ran.code == 2
+    assert "--limit" in ran.err and "is not in the range" in ran.err
+
+
 def test_ls_stops_the_scan_at_its_limit(rack: Rack) -> None:
     rack.fill(5)
     assert rack.run("ls", "--limit", "5", wrong="scan").code == 0
@@ -391,7 +397,8 @@ def test_a_store_that_cannot_list_is_refused_before_it_is_made(rack: Rack, comma
         (["--backend", "rack", "--set", "storage.url=/nowhere"], "storage.url: nobody answers at /nowhere"),
         (["--backend", "rack", "--set", "storage.url=/", "--set", "storag.x=1"], "storag (--set storag.x): no such"),
         (["--config", "missing.toml"], "missing.toml"),
-        (["--backend", "memory", "--prefix", "xyz"], "--prefix xyz: a key begins with digits 0-9 and a-f"),
+        (["--backend", "memory", "--prefix", "xyz"], "--prefix 'xyz': a key begins with digits 0-9 and a-f"),
+        (["--backend", "memory", "--prefix", "a\n"], r"--prefix 'a\n': a key begins with digits 0-9 and a-f"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(rack: Rack, options: list[str], words: str) -> None:

@@ -117,7 +117,11 @@ MISFITS = [
     ("real = nan", "real (site.toml:2): nan is not of type float"),
     ("flag = 1", "flag (site.toml:2): 1 is not of type bool"),
     ("flag = 'yes'", "flag (site.toml:2): 'yes' is not of type bool"),
+    ("real = 1" + "0" * 400, "real (site.toml:2): is larger than any float"),
     ("path = 5", "path (site.toml:2): 5 is not of type Path"),
+    ("path = '~nobody-here/x'", "path (site.toml:2): '~nobody-here/x' begins with a user who has no home folder here"),
+    ('path = "a\\u0000b"', "path (site.toml:2): 'a\\x00b' has a NUL in it, which no file or folder has"),
+    ("whole = 'redis://me:s3/cr@t@well:1'", "whole (site.toml:2): 'redis://me:***@well:1' is not of type int"),
     ("maybe = 'x'", "maybe (site.toml:2): 'x' is not of type int | None"),
     ("old_maybe = 'x'", "old_maybe (site.toml:2): 'x' is not of type float | None"),
     ("choice = 'z'", "choice (site.toml:2): 'z' is not one of a, b, 3"),
@@ -202,6 +206,23 @@ def test_what_sounds_secret_is_not_printed_where_nobody_bound_it(make: Make) -> 
     config = make('[nobody]\napi_key = "hunter2"\nToken = "hunter2"\nport = 1\nkeys_kept = "all"\n')
     shown = {line.key: line.value for line in config.shown()}
     assert shown == {"api_key": "'***'", "Token": "'***'", "port": "1", "keys_kept": "'all'"}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:s3cr3t@well:1/2", "redis://me:***@well:1/2"),
+        ("redis://:s3cr/3t@well", "redis://:***@well"),
+        ("http://me:s3@cr3t@well/x", "http://me:***@well/x"),
+        ("http://well:80/x", "http://well:80/x"),
+    ],
+)
+def test_a_password_in_an_address_is_not_printed(make: Make, url: str, shown: str) -> None:
+    for config in (make(f"[all]\ntext = '{url}'"), make(sets=[f"all.text={url}"])):
+        [unbound] = config.shown()
+        config.bind("all", Everything)
+        bound = {line.key: line.value for line in config.shown()}["text"]
+        assert unbound.value.strip("'") == bound.strip("'") == shown
 
 
 def test_a_path_is_printed_as_text_and_not_empty(make: Make) -> None:

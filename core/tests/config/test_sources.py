@@ -88,6 +88,14 @@ def test_a_file_with_mistakes_names_file_and_line(make: Make, toml: str, text: s
     assert str(caught.value).startswith(text)
 
 
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
+def test_a_file_that_no_parser_can_read_is_one_sentence(make: Make, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^site\.toml: .+"):
+        make(f"[wide]\na = {value}\n")
+    with pytest.raises(ConfigError, match=r"^wide\.a \(--set wide\.a\): "):
+        make(sets=[f"wide.a={value}"]).bind("wide", Wide)
+
+
 def test_b153_a_path_from_a_variable_that_is_not_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the path of the config file is empty; is the variable that holds it set"):
         Config.load(Path(), {})

@@ -19,7 +19,7 @@ from stepwell.schedule.plan import Slots
         *((SimConfig, "pace", value) for value in (-1.0, math.inf, math.nan)),
         (SelectiveConfig, "threshold", 0),
         *((WriteBackConfig, "reserve", value) for value in (-0.1, 2.0, math.nan)),
-        *((MemoryConfig, "gib", value) for value in (0.0, math.inf, math.nan)),
+        *((MemoryConfig, "gib", value) for value in (0.0, 1e308, math.inf, math.nan)),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(config, name, value):

@@ -110,6 +110,8 @@ def test_storage_comes_goes_and_comes_again(lives: Lives) -> None:
     live.ask(PROMPT)
     told = attach(live, gib=0.5)
     assert (told["attached"], told["use"], told["settings"]) == (True, "memory", {"gib": 0.5})
+    assert told["under_way"] is None, "it has ended"
+    assert attach(live, gib=0.5, replace=True)["under_way"] is None
     assert told["health"] == {"reading": "closed", "writing": "closed", "late_calls": 0, "busy": False}
     live.settle(lambda stats: stats["storage_pages_written"] >= 10)  # what was there already
     assert live.engine.hello.storage, "requests bring digests from now on"
@@ -224,8 +226,14 @@ def test_a_wrong_table_is_refused_in_a_sentence(lives: Lives, table: dict[str, o
     assert live.ask(PROMPT).last.cached.storage == 36
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no route"), ConfigError("storage.url: no route"), PluginError("none")])
-def test_a_failing_make_leaves_all_as_it_was(lives: Lives, error: Exception) -> None:
+class Panic(BaseException):
+    """As some native clients raise it."""
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no route"), ConfigError("storage.url: no route"), PluginError("none"), Panic("no route")]
+)
+def test_a_failing_make_leaves_all_as_it_was(lives: Lives, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -426,6 +434,15 @@ def test_clear_deletes_what_is_stored_and_forgets_that_it_was(lives: Lives) -> N
     assert not storage.pages
     live.ask(PROMPT)
     live.settle(lambda stats: len(storage.pages) >= 10)
+
+
+def test_what_is_made_of_parts_can_do_what_they_can(lives: Lives) -> None:
+    live = lives(BARE)
+    told = attach(live, use="tiered", fast={"use": "memory"}, large={"use": "memory"})
+    assert told["capabilities"] == ["deletes", "lists"]
+    live.ask(PROMPT)
+    live.settle(lambda stats: stats["storage_pages_written"] >= 10)
+    assert live.engine.control("storage.clear", 60)["cleared"] >= 10
 
 
 def test_what_cannot_list_cannot_be_cleared(lives: Lives) -> None:

@@ -21,7 +21,7 @@ class MemoryConfig:
     """Most memory that pages may take; the least recently used go first."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.gib < inf:
+        if not 0 < self.gib * 2**30 < inf:
             raise ValueError(f"gib: {self.gib} is not a size above 0")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -20,7 +21,7 @@ LINES_AT_ONCE = 1000
 
 @click.command()
 @storage_options
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many pages.")
+@click.option("--limit", type=click.IntRange(1, sys.maxsize), metavar="N", help="Stop after so many pages.")
 @click.option("--prefix", default="", metavar="HEX", help="Only pages whose key begins so.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
 def ls(
@@ -32,7 +33,7 @@ def ls(
     """
     begins = prefix.lower()
     if not re.fullmatch(r"[0-9a-f]*", begins):
-        raise ConfigError(f"--prefix {prefix}: a key begins with digits 0-9 and a-f")
+        raise ConfigError(f"--prefix {prefix!r}: a key begins with digits 0-9 and a-f")
     with opened(backend, path, sets, lists="ls") as (store, _):
         pages = ((page.key.hex(), page.nbytes) for batch in store.pages() for page in batch)
         found = (page for page in pages if page[0].startswith(begins))

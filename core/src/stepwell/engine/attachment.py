@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from stepwell.abc.storage import Storage
 from stepwell.engine.actions import Attached, Cleared, Detached, Event
 from stepwell.engine.messages import ATTACHED, Control, Reply
 from stepwell.engine.parts import Parts, StorageInfo, attach_storage
@@ -99,7 +100,7 @@ class Attachment:
         task = self._task
         if task is not None and now >= task.until:
             self._log.warning("%s takes its time; it goes on in the background", task.verb)
-            self._answer(task, task.late())
+            self._answer(task, task.late)
 
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics; counters go on over all storages that there were."""
@@ -183,15 +184,22 @@ class Attachment:
         assert parts.arena is not None and parts.new_storage is not None
         try:
             info, storage = parts.new_storage(table)
-        except Exception as error:
+        except BaseException as error:  # a native client that panics
             return self._fail(task, error)
         try:
             attach_storage(storage, parts.arena)
             io = StorageIO(storage, parts.arena, done=self._answered, limits=parts.limits, clock=self._clock)
-        except Exception as error:
+        except BaseException as error:
             self._fail(task, error)
-            return storage.close()
+            return self._discard(storage)
         self._post(lambda: self._made(task, info, io))
+
+    def _discard(self, storage: Storage) -> None:
+        """On a thread: close what nobody came to use."""
+        try:
+            storage.close()
+        except Exception as error:
+            self._log.warning("storage failed to close: %s: %s", type(error).__name__, error)
 
     def _made(self, task: _Task, info: StorageInfo, io: StorageIO) -> None:
         if task is not self._task:  # too late for who asked, or for the engine
@@ -199,11 +207,14 @@ class Attachment:
         old, self.io, self.info = self.io, io, info
         self._events += [Detached(), Attached()] if old is not None else [Attached()]
         self._log.info("storage %s is attached", info.use)
+
+        def told() -> Reply:
+            return Reply(task.id, self.shown())
+
         if old is None:
-            self._answer(task, Reply(task.id, self.shown()))
-            return
-        task.until, task.late = self._clock() + LET_GO_S, lambda: Reply(task.id, self.shown())
-        self._let_go(old, lambda: self._answer(task, Reply(task.id, self.shown())))
+            return self._answer(task, told)
+        task.until, task.late = self._clock() + LET_GO_S, told
+        self._let_go(old, lambda: self._answer(task, told))
 
     def _detach(self, control: Control) -> None:
         io, info = self.io, self.info
@@ -217,7 +228,7 @@ class Attachment:
         self.io = self.info = None
         self._events.append(Detached())
         self._log.info("storage %s is detached", info.use)
-        self._let_go(io, lambda: self._answer(task, told()))
+        self._let_go(io, lambda: self._answer(task, told))
 
     def _clear(self, control: Control) -> None:
         io, info = self.io, self.info
@@ -243,7 +254,7 @@ class Attachment:
 
     def _cleared(self, task: _Task, reply: Reply) -> None:
         self._events.append(Cleared())
-        self._answer(task, reply)
+        self._answer(task, lambda: reply)
 
     # --- within ------------------------------------------------------------------------------------------------
 
@@ -271,19 +282,20 @@ class Attachment:
         self._task = _Task(control.id, control.verb, self._clock() + patience_s, late)
         return self._task
 
-    def _fail(self, task: _Task, error: Exception) -> None:
+    def _fail(self, task: _Task, error: BaseException) -> None:
         """On a thread: nothing came of a task."""
         why = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
-        self._post(lambda: self._answer(task, Reply(task.id, error=why, fault="config")))
+        reply = Reply(task.id, error=why, fault="config")
+        self._post(lambda: self._answer(task, lambda: reply))
 
     def _refuse(self, control: Control, why: str, fault: str = "conflict") -> None:
         self._replies.append(Reply(control.id, error=why, fault=fault))
 
-    def _answer(self, task: _Task, reply: Reply) -> None:
+    def _answer(self, task: _Task, told: Callable[[], Reply]) -> None:
         """Answer a task, once; the next may begin."""
         if task is self._task:
             self._task = None
-            self._replies.append(reply)
+            self._replies.append(told())
 
     def _room(self) -> bool:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
