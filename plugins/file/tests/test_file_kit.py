@@ -16,6 +16,7 @@ LIMIT_MIB = 24
 class TestFile(StorageKit):
     provides = PROVIDES
     limit_bytes = LIMIT_MIB << 20
+    checksums = True
     direct = True
 
     @pytest.fixture

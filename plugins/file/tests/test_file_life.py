@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -305,3 +306,29 @@ def test_nothing_of_a_key_reaches_a_name(opened: Open, folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert len(names) == 4 and all(name.startswith(("pages-", "stepwell-file.")) for name in names)
     assert HEADER == 4096
+
+
+@pytest.mark.parametrize("what", ["pages-*", "*", "*.index", "*.data"])
+def test_what_was_removed_under_the_store_is_not_written_to(opened: Open, folder: Path, what: str) -> None:
+    """Somebody clears the folder by hand: a batch may fail, and from then on pages are found again."""
+    bench = Bench(opened(), PAGE, 16)
+    bench.put(range(8))
+    for path in folder.glob(what):
+        path.unlink()
+    bench.write(range(16))
+    bench.put(range(16))
+    bench.gets(range(16))
+    Bench(opened(), PAGE, 16, bench.salt).gets(range(16))
+
+
+def test_a_folder_that_was_removed_and_is_back_is_used_again(opened: Open, folder: Path) -> None:
+    bench = Bench(opened(), PAGE, 16)
+    bench.put(range(8))
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        bench.write(range(16))
+    folder.mkdir()
+    bench.write(range(16))
+    bench.put(range(16))
+    bench.gets(range(16))
+    Bench(opened(), PAGE, 16, bench.salt).gets(range(16))

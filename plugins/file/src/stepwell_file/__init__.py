@@ -10,7 +10,7 @@ from stepwell_file.config import FileConfig
 PROVIDES = frozenset(
     {
         *(Capability.ZERO_COPY, Capability.PERSISTENT, Capability.SHARED),
-        *(Capability.EVICTS, Capability.DELETES, Capability.LISTS),
+        *(Capability.EVICTS, Capability.DELETES, Capability.LISTS, Capability.CHECKS),
     }
 )
 

@@ -23,6 +23,20 @@ class Entry(NamedTuple):
     checksum: int
 
 
+class Written(NamedTuple):
+    """Pages of one length that were just recorded in one append."""
+
+    records: bytes
+    pages: Sequence[tuple[bytes, int, int]]
+    """Key, offset and checksum of each."""
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where the last of them ends."""
+        return max(offset for _, offset, _ in self.pages) + self.length
+
+
 class Catalog:
     """Pages by key. Locked as a whole; every call is short."""
 
@@ -69,24 +83,49 @@ class Catalog:
             for segment in [one for one in self._segments.values() if not one.sealed]:
                 self._refresh(segment)
 
-    def follow_one(self, segment: Segment) -> None:
-        """Take in what was recorded of one segment, which is added if it is new."""
+    def follow_one(self, segment: Segment, written: Written | None = None) -> bool:
+        """Take in what was recorded of one segment, which is added if it is new; False where it is not there.
+
+        `written` is what was just recorded of it, so that nobody has to parse that.
+        """
         with self._lock:
             self._segments.setdefault(segment.number, segment)
-            self._read_index(segment)
+            there = self._read_index(segment, written)
+            if not there:
+                self.drop(segment)
+            return there
 
-    def _read_index(self, segment: Segment) -> None:
+    def _read_index(self, segment: Segment, written: Written | None = None) -> bool:
         try:
             size = segment.data.stat().st_size
             with segment.index.open("rb") as file:
                 file.seek(segment.followed)
                 data = file.read()
         except FileNotFoundError:  # evicted since it was listed
-            return
+            return False
+        if written is not None and data == written.records and size >= written.end:
+            segment.followed += len(data)
+            self._add(segment, written)
+            return True
         records, consumed = parse(data)
         segment.followed += consumed
         for record in records:
             self._apply(segment, record, size)
+        return True
+
+    def _add(self, segment: Segment, written: Written) -> None:
+        """The same as to apply each of the records."""
+        entries, length = self._entries, written.length
+        for key, offset, checksum in written.pages:
+            old = entries.get(key)
+            if old is not None:
+                if old.segment.number > segment.number:
+                    continue
+                self._remove(key, old)
+            entries[key] = Entry(segment, offset, length, checksum)
+            segment.keys.append(key)
+            segment.live += 1
+        segment.used = max(segment.used, written.end)
 
     def _apply(self, segment: Segment, record: Record, size: int) -> None:
         if record.kind is Kind.SEALED:

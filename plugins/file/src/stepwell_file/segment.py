@@ -98,13 +98,12 @@ class Tail:
         self.full = self.full or fits < count
         return start, fits
 
-    def publish(self, records: Sequence[Record], durable: bool) -> None:
+    def publish(self, records: bytes, durable: bool) -> None:
         """Make pages visible, whose bytes are in place. OSError: none or some of them are."""
         if durable:
             self._disk.sync(self.segment.fds(False)[0])
-        data = b"".join(record.pack() for record in records)
         with self._appending:
-            append(self._disk, self._lock, data)
+            append(self._disk, self._lock, records)
         if durable:
             self._disk.sync(self._lock)
 

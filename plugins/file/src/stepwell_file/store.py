@@ -14,14 +14,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepwell import DONE, MISSING, Context, Failed, PageKey, PageResult, PageViews, Storage, StoredPage
-from stepwell_file.catalog import Catalog, Entry
+from stepwell_file.catalog import Catalog, Entry, Written
 from stepwell_file.config import FileConfig
 from stepwell_file.disk import Disk, Short, transfer
 from stepwell_file.folder import Folder
 from stepwell_file.lanes import Lanes
-from stepwell_file.record import KEY_MAX, Kind, Record, digest
+from stepwell_file.record import KEY_MAX, Kind, Record, digest, pack_pages
 from stepwell_file.retire import Retirer
 from stepwell_file.segment import BLOCK, Segment, Tail, append_gone
 from stepwell_file.space import Space
@@ -59,6 +60,28 @@ class Run:
     """Their places in the batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Room for pages next to each other at the end of a segment."""
+
+    tail: Tail
+    offset: int
+    which: Sequence[int]
+
+    def runs(self, size: int, most: int) -> list[Run]:
+        """Parts of at most so many pages."""
+        segment, offset, which = self.tail.segment, self.offset, self.which
+        return [Run(segment, offset + at * size, which[at : at + most]) for at in range(0, len(which), most)]
+
+
+class Stored(NamedTuple):
+    """Pages of a batch whose bytes are in place."""
+
+    which: Sequence[int]
+    pages: Sequence[tuple[PageKey, int, int]]
+    """Key, offset and checksum of each."""
+
+
 class FileStorage(Storage):
     """Pages in a folder."""
 
@@ -86,19 +109,38 @@ class FileStorage(Storage):
     def write(self, keys: Sequence[PageKey], pages: PageViews) -> Sequence[PageResult]:
         size = _size(pages)
         results: list[PageResult] = [DONE] * len(keys)
-        first: dict[PageKey, int] = {}
+        entries = self._catalog.find(keys)
+        first: dict[PageKey, int] = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        which: Sequence[int] = range(len(keys))
+        if not len(first) == len(keys) == entries.count(None) or max(map(len, keys), default=0) > KEY_MAX:
+            which = self._wanted(keys, entries, first, size, results)
+        failed = self._store(keys, pages, which)
+        if not failed:
+            return results
+        for at, result in failed.items():
+            results[at] = result
+        return [results[first[key]] for key in keys]
+
+    def _wanted(
+        self,
+        keys: Sequence[PageKey],
+        entries: Sequence[Entry | None],
+        first: dict[PageKey, int],
+        size: int,
+        results: list[PageResult],
+    ) -> list[int]:
+        """The pages of a batch to write: each key once, and none that is there."""
+        which: list[int] = []
         held: list[tuple[PageKey, Entry]] = []
-        for at, (key, entry) in enumerate(zip(keys, self._catalog.find(keys), strict=True)):
+        for at, (key, entry) in enumerate(zip(keys, entries, strict=True)):
             if len(key) > KEY_MAX:
                 results[at] = Failed(f"a key of {len(key)} bytes; {KEY_MAX} is the most")
-            elif entry is None or entry.length != size:
-                first.setdefault(key, at)
-            else:
+            elif entry is not None and entry.length == size:
                 held.append((key, entry))
+            elif first[key] == at:
+                which.append(at)
         self._catalog.touch(held)
-        for at, result in self._store(keys, pages, list(first.values())).items():
-            results[at] = result
-        return [results[first.get(key, at)] for at, key in enumerate(keys)]
+        return which
 
     def delete(self, keys: Sequence[PageKey]) -> None:
         touched: dict[Segment, list[Record]] = {}
@@ -184,47 +226,53 @@ class FileStorage(Storage):
     # --- writing -------------------------------------------------------------------------------------------------
 
     def _store(self, keys: Sequence[PageKey], pages: PageViews, which: Sequence[int]) -> dict[int, PageResult]:
-        """Write these pages of a batch: space first, then bytes, then records."""
+        """Write these pages of a batch: space first, then bytes, then records. Those that failed, and why."""
         size = _size(pages)
         buffers = pages.buffers()
         direct = self._direct(pages)
-        results: dict[int, PageResult] = {}
-        placed = self._place(which, size, results)
-        tails = {tail.segment: tail for tail, _, _ in placed}
-        records: dict[Segment, list[tuple[int, Record]]] = {segment: [] for segment in tails}
+        failed: dict[int, PageResult] = {}
+        placed = self._place(which, size, failed)
+        most = self._most(len(which), size)
+        written: dict[Segment, list[Stored]] = {span.tail.segment: [] for span in placed}
 
         def put(run: Run) -> None:
-            sums = [digest(buffers[at]) for at in run.which]
+            sums = list(map(digest, [buffers[at] for at in run.which]))
             errors = self._write_run(run, buffers, direct)
-            for nth, (at, error) in enumerate(zip(run.which, errors, strict=True)):
-                if error is not None:
-                    results[at] = Failed(f"{run.segment.data.name}: {error.strerror}")
-                    continue
-                record = Record(Kind.PAGE, keys[at], run.offset + nth * size, size, sums[nth])
-                records[run.segment].append((at, record))
+            offsets = range(run.offset, run.offset + len(sums) * size, size)
+            stored = Stored(run.which, list(zip([keys[at] for at in run.which], offsets, sums, strict=True)))
+            if any(errors):
+                good = [nth for nth, error in enumerate(errors) if error is None]
+                for at, error in zip(run.which, errors, strict=True):
+                    if error is not None:
+                        failed[at] = Failed(f"{run.segment.data.name}: {error.strerror}")
+                stored = Stored([run.which[nth] for nth in good], [stored.pages[nth] for nth in good])
+            if stored.which:
+                written[run.segment].append(stored)
 
-        self._lanes.run([_bind(put, run) for run in self._cut([(t.segment, o, at) for t, o, at in placed], size)])
-        for segment, written in records.items():
-            self._publish(tails[segment], written, results)
-        return results
+        self._lanes.run([_bind(put, run) for span in placed for run in span.runs(size, most)])
+        for tail in {span.tail.segment: span.tail for span in placed}.values():
+            if written[tail.segment]:
+                self._publish(tail, written[tail.segment], size, failed)
+        return failed
 
-    def _place(self, which: Sequence[int], size: int, results: dict[int, PageResult]) -> list[tuple[Tail, int, int]]:
+    def _place(self, which: Sequence[int], size: int, failed: dict[int, PageResult]) -> list[Span]:
         """Where each page goes. Those without room have failed."""
-        placed: list[tuple[Tail, int, int]] = []
+        placed: list[Span] = []
+        done = 0
         with self._placing:
-            while len(placed) < len(which):
+            while done < len(which):
                 if self._tail is not None:
-                    offset, fits = self._tail.take(size, len(which) - len(placed))
-                    more = which[len(placed) : len(placed) + fits]
-                    placed += [(self._tail, offset + nth * size, at) for nth, at in enumerate(more)]
+                    offset, fits = self._tail.take(size, len(which) - done)
                     if fits:
+                        placed.append(Span(self._tail, offset, which[done : done + fits]))
+                        done += fits
                         continue
                 self._tail = None  # lets go of its lock with the last write to it
                 try:
                     self._tail = self._space.acquire(size)
                 except OSError as error:
                     self._warn("room", f"no room for pages: {error.strerror}")
-                    results.update((at, Failed(f"no room: {error.strerror}")) for at in which[len(placed) :])
+                    failed.update((at, Failed(f"no room: {error.strerror}")) for at in which[done:])
                     break
                 self._retirer.consider(self._carry)
         return placed
@@ -236,26 +284,34 @@ class FileStorage(Storage):
             return [error] * len(run.which)
         return transfer(self._disk.write, fds, [buffers[at] for at in run.which], run.offset)
 
-    def _publish(self, tail: Tail, written: list[tuple[int, Record]], results: dict[int, PageResult]) -> None:
+    def _publish(self, tail: Tail, written: list[Stored], size: int, failed: dict[int, PageResult]) -> None:
+        written.sort(key=lambda one: one.pages[0][1])
+        pages = [page for stored in written for page in stored.pages]
+        records = pack_pages(pages, size)
+        why = None
         try:
-            tail.publish(sorted((record for _, record in written), key=lambda one: one.offset), self._durable)
-            outcome: PageResult = DONE
+            tail.publish(records, self._durable)
         except OSError as error:
-            outcome = Failed(f"{tail.segment.index.name}: {error.strerror}")
-        results.update((at, outcome) for at, _ in written)
-        self._catalog.follow_one(tail.segment)
+            why = f"{tail.segment.index.name}: {error.strerror}"
+        if not self._catalog.follow_one(tail.segment, Written(records, pages, size)):
+            why = f"{tail.segment.index.name}: somebody has removed it"
+            with self._placing:
+                if self._tail is tail:
+                    self._tail = None
+        if why is not None:
+            failed.update((at, Failed(why)) for stored in written for at in stored.which)
 
     def _carry(self, keys: Sequence[PageKey], entries: Sequence[Entry], through: PageViews) -> int:
         """Copy pages to the newest segment; how many arrived."""
         results = self._fetch(keys, through, entries)
         good = [at for at, result in enumerate(results) if result is DONE]
-        return sum(result is DONE for result in self._store(keys, through, good).values())
+        return len(good) - len(self._store(keys, through, good))
 
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _cut(self, places: Sequence[tuple[Segment, int, int]], size: int) -> list[Run]:
         """Runs of neighbours, none so long that a thread would have nothing to do."""
-        most = max(1, min(CALL_PAGES, CALL_BYTES // max(size, 1), -(-len(places) // self._lanes.count)))
+        most = self._most(len(places), size)
         runs: list[Run] = []
         which: list[int] = []
         for segment, offset, at in places:
@@ -266,6 +322,10 @@ class FileStorage(Storage):
             which = [at]
             runs.append(Run(segment, offset, which))
         return runs
+
+    def _most(self, count: int, size: int) -> int:
+        """Pages of one call, where `count` are moved."""
+        return max(1, min(CALL_PAGES, CALL_BYTES // max(size, 1), -(-count // self._lanes.count)))
 
     def _direct(self, pages: PageViews) -> bool:
         """Whether direct I/O can move these pages: blocks to blocks."""
