@@ -14,9 +14,10 @@ from stepwell_testkit import KitContext
 from stepwell_testkit.arena import KitArena
 from stepwell_testkit.bench import Bench
 from stepwell_testkit.process import Child, forked
+from stepwell_testkit.together import at_once
 from stepwell_threefs import ThreefsConfig, make_native
 from stepwell_threefs.moves import Place
-from stepwell_threefs.record import RECORD_BYTES
+from stepwell_threefs.record import RECORD_BYTES, Record
 from stepwell_threefs.store import ThreefsStorage
 
 PAGE = 64 * 1024
@@ -199,6 +200,62 @@ def test_b057_a_file_cut_short_fails_its_last_pages_and_they_can_be_stored_anew(
     assert results[:5] == [DONE] * 5 and all(isinstance(result, Failed) for result in results[5:])
     assert data.name.removesuffix(".data") in results[6].reason  # type: ignore[union-attr]
     assert pages[4] == bench.bytes_of(4)
+    bench.put(range(8))
+    bench.gets(range(8))
+    for path in data_files(folder):
+        path.unlink()
+    other = Bench(opened(folder), PAGE, 8, "cut")
+    assert all(isinstance(result, Failed) for result in other.read(range(8))[0])
+    other.put(range(8))
+    other.gets(range(8))
+
+
+def test_an_index_that_cannot_be_read_hides_its_own_pages_and_no_others(
+    opened: Open, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(opened(folder), PAGE, 8, "index")
+    bench.put(range(4))
+    for suffix in ("index", "data"):
+        (folder / f"pages-000000000001-0000000000000001.{suffix}").mkdir()
+    (folder / "pages-000000000002-0000000000000002.index").write_bytes(os.urandom(100_000))
+    (folder / "pages-000000000003-0000000000000003.index").write_bytes(Record(9, bytes(40), 0, 1, 0).pack())  # type: ignore[arg-type]
+    for one in (bench, Bench(opened(folder), PAGE, 8, "index")):
+        one.lacks([7])
+        one.put(range(6))
+        one.gets(range(6))
+        assert len([page for part in one.storage.scan() for page in part]) == 6
+    assert caplog.text.count("pages-000000000001-0000000000000001.index cannot be read: Is a directory") == 2
+
+
+def test_what_cannot_be_removed_does_not_keep_pages_out(opened: Open, folder: Path) -> None:
+    store = opened(folder, gib=1 / 64)
+    for suffix in ("index", "data"):
+        (folder / f"pages-000000000001-0000000000000001.{suffix}").mkdir()
+    bench = Bench(store, PAGE, 64, "stuck")
+    for first in range(0, 640, 64):
+        bench.put(range(first, first + 64))
+
+
+@pytest.mark.parametrize("now_s", [-1e9, 0.0, 1e9, 1e14])
+def test_a_clock_that_jumps_does_not_change_who_is_oldest(
+    opened: Open, folder: Path, monkeypatch: pytest.MonkeyPatch, now_s: float
+) -> None:
+    bench = Bench(opened(folder, gib=1 / 64), PAGE, 64, "clock")
+    bench.put(range(64))
+    monkeypatch.setattr("time.time_ns", lambda: int(now_s * 1e9))
+    for first in range(64, 640, 64):
+        bench.put(range(first, first + 64))
+        bench.gets(range(first, first + 64))
+    assert not any(bench.found(range(64)))
+
+
+def test_a_transfer_that_outlives_the_threads_ends(opened: Open, folder: Path) -> None:
+    store = opened(folder)
+    bench = Bench(store, PAGE, 16, "late")
+    bench.put(range(16))
+    mover, find = store._mover, store._find
+    store._find = lambda keys: (mover.close(), find(keys))[1]  # type: ignore[method-assign, assignment, func-returns-value]
+    at_once(lambda _: bench.gets(range(16)), 1, 10.0)
 
 
 def test_b057_flipped_bytes_are_missing_until_they_are_written(opened: Open, folder: Path) -> None:
@@ -227,7 +284,10 @@ def test_folders_that_cannot_be_used_are_one_sentence(opened: Open, folder: Path
         opened(folder)
 
 
-@pytest.mark.parametrize("settings", [{"gib": 0.0}, {"threads": 0}, {"segment_mib": -1.0}, {"refresh_s": -1.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"gib": 0.0}, {"threads": 0}, {"threads": 10**6}, {"entries": 10**7}, {"segment_mib": -1.0}, {"refresh_s": -1.0}],
+)
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         ThreefsConfig(Path("x"), **settings)  # type: ignore[arg-type]

@@ -72,8 +72,8 @@ def check(config: RedisConfig, log: logging.Logger) -> None:
         ) from None
     except ResponseError as error:
         raise ConfigError(
-            f"storage.url: the server at {config.place} says: {str(error)[:SHOWN]}; name a database that it has, and a server that"
-            " speaks Redis"
+            f"storage.url: the server at {config.place} says: {str(error)[:SHOWN]}; name a database that it has, and a"
+            " server that speaks Redis"
         ) from None
     except (RedisError, OSError, ssl.SSLError) as error:
         why = f"what it sends has no end within {CHECK_S:g} s" if late.is_set() else str(error)[:SHOWN]

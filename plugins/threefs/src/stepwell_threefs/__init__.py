@@ -34,6 +34,7 @@ PROVIDES = frozenset(
         Capability.EVICTS,
         Capability.DELETES,
         Capability.LISTS,
+        Capability.CHECKS,
         Capability.NAMED_MEMORY,
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -26,14 +27,16 @@ class Entry(NamedTuple):
 class Catalog:
     """Thread-safe; looking up takes no lock."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, log: logging.Logger) -> None:
+        self._folder, self._log = folder, log
         self._lock = threading.RLock()
         self._began = -1.0
         self.entries: dict[PageKey, Entry] = {}
         self.segments: dict[int, Segment] = {}
         self._early: dict[int, set[int]] = {}
         """Deletions in segments that are not known yet."""
+        self._unread: set[int] = set()
+        """Segments of which it was said that their index cannot be read."""
 
     def follow(self, at_most_s: float = 0.0) -> None:
         """Read what is new, unless somebody began to do so since this was asked, or `at_most_s` before."""
@@ -52,7 +55,16 @@ class Catalog:
                     self.add_segment(Segment(self._folder, stem))
             for segment in [*self.segments.values()]:
                 if not segment.sealed and type(segment) is Segment:
-                    self.add(segment, segment.news())
+                    self._follow_one(segment)
+
+    def _follow_one(self, segment: Segment) -> None:
+        """Read what is new in one index. One that cannot be read hides its own pages and no others."""
+        try:
+            self.add(segment, segment.news())
+        except OSError as error:
+            if segment.number not in self._unread:
+                self._unread.add(segment.number)
+                self._log.warning("%s.index cannot be read: %s", segment.stem, error.strerror or error)
 
     def add_segment(self, segment: Segment) -> None:
         """A segment that was not known."""

@@ -8,6 +8,9 @@ from typing import Literal
 
 from stepwell.settings import above_zero, at_least
 
+MOST_THREADS = 256
+MOST_ENTRIES = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class ThreefsConfig:
@@ -35,6 +38,9 @@ class ThreefsConfig:
             above_zero(name, getattr(self, name))
         for name in ("threads", "entries", "staging_mib"):
             at_least(name, getattr(self, name), 1)
+        for name, most in (("threads", MOST_THREADS), ("entries", MOST_ENTRIES)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}: must be 1 to {most}")
         if self.refresh_s < 0:
             raise ValueError("refresh_s: must not be less than 0")
 

@@ -14,6 +14,7 @@ from stepwell_threefs.config import ThreefsConfig
 FORMAT = "stepwell-3fs.1"
 NAME = re.compile(r"pages-([0-9a-f]{12})-([0-9a-f]{16})\.index")
 HIGHEST = 1 << 63
+LATEST = (1 << 48) - 1
 
 
 class Folder:
@@ -30,6 +31,7 @@ class Folder:
                     f"storage.path: {self.path} has another format ({others[0]}); name another folder, or remove it"
                 )
             marker.touch()
+            self.segments()
         except OSError as error:
             raise ConfigError(
                 f"storage.path: {self.path} cannot be used ({error.strerror}); name one that this user may write to"
@@ -43,8 +45,10 @@ class Folder:
         return {number_of(name): name.removesuffix(".index") for name in found}
 
     def new_stem(self) -> str:
-        """A name that nobody has used. Names sort by age, as far as clocks of nodes agree."""
-        return f"pages-{time.time_ns() // 1_000_000:012x}-{secrets.randbelow(HIGHEST):016x}"
+        """A name that nobody has used. Names sort by age, whatever a clock says: it follows those that are there."""
+        newest = max(map(_age_of, self.segments().values()), default=-1)
+        age = min(max(time.time_ns() // 1_000_000, newest + 1), LATEST)
+        return f"pages-{age:012x}-{secrets.randbelow(HIGHEST):016x}"
 
     def remove(self, stem: str) -> None:
         """Take a segment away: its index first, so that nobody finds pages without bytes."""
@@ -67,6 +71,10 @@ def _names(path: Path) -> list[str]:
 def number_of(stem: str) -> int:
     """The number in a segment's name."""
     return int(stem[19:35], 16)
+
+
+def _age_of(stem: str) -> int:
+    return int(stem[6:18], 16)
 
 
 def filesystem_of(path: Path) -> str:

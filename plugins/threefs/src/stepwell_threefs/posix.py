@@ -28,6 +28,8 @@ class PosixMover:
     def __init__(self, folder: Folder, threads: int) -> None:
         self._direct = folder.direct
         self._threads = threads
+        self._lock = threading.Lock()
+        self._closed = False
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         for _ in range(threads):
             threading.Thread(target=self._serve, name="stepwell-3fs", daemon=True).start()
@@ -59,8 +61,10 @@ class PosixMover:
         return failed
 
     def close(self) -> None:
-        for _ in range(self._threads):
-            self._queue.put(None)
+        with self._lock:
+            self._closed = True
+            for _ in range(self._threads):
+                self._queue.put(None)
 
     def _cut(self, places: Sequence[Place], size: int) -> list[list[Place]]:
         """Neighbours in one call, but never so many that a thread would have nothing to do."""
@@ -95,8 +99,13 @@ class PosixMover:
                 broken.append(error)
             over.release()
 
-        for task in tasks:
-            self._queue.put(lambda task=task: run(task))  # type: ignore[misc]
+        with self._lock:
+            ended = self._closed
+            if not ended:
+                for task in tasks:
+                    self._queue.put(lambda task=task: run(task))  # type: ignore[misc]
+        for task in tasks if ended else ():  # a call that outlives the threads does the rest by itself
+            run(task)
         for _ in tasks:
             over.acquire()
         if broken:

@@ -31,6 +31,9 @@ class Kind(IntEnum):
     SEALED = 3
 
 
+KINDS = frozenset(Kind)
+
+
 class Record(NamedTuple):
     """One of them."""
 
@@ -65,4 +68,6 @@ def unpack(data: memoryview, at: int) -> Record | None:
     if total != xxh32_intdigest(body):
         return None
     key, offset, length, kind, value = _BODY.unpack(body)
+    if kind not in KINDS:
+        return None
     return Record(Kind(kind), key, offset, length, value)

@@ -98,6 +98,13 @@ class Segment:
             self.sealed = record.kind is Kind.SEALED
         return self._read_to > before and got == READ_BYTES
 
+    def reaches(self, end: int) -> bool:
+        """Whether the file of pages is there and has so many bytes."""
+        try:
+            return self._data.stat().st_size >= end
+        except FileNotFoundError:
+            return False
+
     def settle(self) -> None:
         """Pages that went through the page cache reach the others, where that needs saying."""
         if self._remote:

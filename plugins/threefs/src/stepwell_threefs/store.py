@@ -35,7 +35,7 @@ class ThreefsStorage(Storage):
         self._config, self._log = config, context.log
         self._folder = Folder(config)
         self._mover = mover_of(config, self._folder, context)
-        self._catalog = Catalog(self._folder)
+        self._catalog = Catalog(self._folder, self._log)
         self._writing = threading.Lock()
         self._tail: Tail | None = None
         self._closed = False
@@ -141,9 +141,15 @@ class ThreefsStorage(Storage):
         return [entries.get(key) for key in keys]
 
     def _unread(self, key: PageKey, entry: Entry, why: str) -> PageResult:
-        """A page that could not be read: missing where its segment is gone, else failed, and kept."""
+        """A page that could not be read: missing where its segment is gone. What can never be read is not kept."""
         self._catalog.follow()
-        return Failed(why) if entry.segment.number in self._catalog.segments else MISSING
+        if entry.segment.number not in self._catalog.segments:
+            return MISSING
+        place: Entry | None = entry
+        while place is not None and not place.segment.reaches(place.offset + place.length):
+            self._catalog.lose(key, place)
+            place = place.older
+        return Failed(why)
 
     def _spoil(self, entry: Entry) -> None:
         try:
@@ -253,10 +259,14 @@ class ThreefsStorage(Storage):
             if excess <= 0:
                 return
             segment = self._catalog.segments.get(number)
+            try:
+                self._folder.remove(stem)
+            except OSError as error:  # not ours to remove: another one leaves
+                self._log.warning("%s cannot be removed: %s", stem, error.strerror or error)
+                continue
             excess -= segment.used if segment else 0
             if segment is not None:
                 self._catalog.drop(segment)
-            self._folder.remove(stem)
 
 
 def mover_of(config: ThreefsConfig, folder: Folder, context: Context) -> Mover:
