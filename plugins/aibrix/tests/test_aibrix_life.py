@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell import Capability, ConfigError, Failed, PageResult
+from stepwell import DONE, Capability, ConfigError, Failed, PageResult
 from stepwell.config import Config
 from stepwell.offers import provided
 from stepwell_aibrix import make, stepwell_storages
@@ -88,6 +88,44 @@ def test_a_path_that_is_a_file_is_refused_in_a_sentence(connector: str, tmp_path
     (tmp_path / "pages").write_text("no folder")
     with pytest.raises(ConfigError, match=rf"storage\.connector = '{connector}': .*pages cannot be opened"):
         make(AibrixConfig(connector, tmp_path / "pages"), context)
+
+
+@pytest.mark.parametrize("connector", ["rocksdb", "shfs"])
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/x", "loop", "y" * 300])
+def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(
+    connector: str, place: str, tmp_path: Path, context: KitContext
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match=rf"storage\.connector = '{connector}': .* cannot be opened: ") as refused:
+        make(AibrixConfig(connector, tmp_path / place), context)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_page_that_raises_fails_alone_and_the_batch_ends_with_its_last_page(
+    tmp_path: Path, context: KitContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory is lent until the call returns, so nothing may go on filling it then."""
+    store = make(AibrixConfig("shfs", tmp_path / "pages"), context)
+    bench = Bench(store, PAGE, 8)
+    bench.put(range(8))
+    connector = store._connector  # type: ignore[attr-defined]
+    get, under_way = connector._get, []
+
+    def slow(key: bytes, region: object) -> object:
+        if key.endswith(bench.key(0)):
+            raise PermissionError("not yours")
+        under_way.append(key)
+        time.sleep(0.05)
+        answer = get(key, region)
+        under_way.remove(key)
+        return answer
+
+    monkeypatch.setattr(connector, "_get", slow)
+    results, _ = bench.read(range(8))
+    assert not under_way
+    assert isinstance(results[0], Failed) and "not yours" in results[0].reason
+    assert results[1:] == [DONE] * 7
+    store.close()
 
 
 def test_a_remote_store_without_its_client_is_refused_in_a_sentence(context: KitContext) -> None:

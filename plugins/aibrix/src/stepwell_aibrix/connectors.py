@@ -10,7 +10,9 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import rocksdict
 from aibrix_kvcache.l2.connectors import Connector, ConnectorConfig
@@ -71,7 +73,8 @@ class SafeSHFS(SHFSConnector):
                 file.write(mr.tobytes())
             part.replace(path)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
             return Status(StatusCodes.ERROR, error)
         return Status.ok()
 
@@ -82,9 +85,12 @@ class SafeSHFS(SHFSConnector):
 
 def connect(config: AibrixConfig, executor: Executor, *, safe: bool = True) -> Connector:
     """The connector, open. ConfigError where it cannot be; `safe` False: exactly as AIBrix has it."""
-    if config.path is not None and config.path.exists() and not config.path.is_dir():
-        raise _refused(config, "it is no folder")
     try:
+        if config.path is not None and config.path.exists() and not config.path.is_dir():
+            raise NotADirectoryError("it is no folder")
+        if config.connector == "shfs" and config.path is not None:  # the connector itself finds out with each page
+            config.path.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=config.path).close()
         connector = _made(config, executor, safe)
         status = connector.open()
     except Exception as error:

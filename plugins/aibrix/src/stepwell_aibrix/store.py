@@ -119,7 +119,8 @@ class AibrixStorage(Storage):
 
     def _move(
         self, call: Callable[..., Awaitable[Status[object]]], keys: Sequence[PageKey], views: PageViews
-    ) -> list[Status[object]]:
+    ) -> list[Status[object] | BaseException]:
+        """What becomes of each page, once nothing of the batch is under way any more: the memory is lent until then."""
         slab, size = self._slab, int(views.sizes.sum())
         if slab is None:
             raise RuntimeError("no arena is attached")
@@ -127,17 +128,17 @@ class AibrixStorage(Storage):
             raise ValueError(f"pages of {len(views.sizes)} segments cannot be one value")
         places = (views.addresses[:, 0] - self._start).tolist()
 
-        async def move() -> list[Status[object]]:
-            regions = [Region(slab, place, size) for place in places]
-            return await asyncio.gather(
-                *[call(PREFIX + key, region) for key, region in zip(keys, regions, strict=True)]
-            )
+        async def move() -> list[Status[object] | BaseException]:
+            pages = [(PREFIX + key, Region(slab, place, size)) for key, place in zip(keys, places, strict=True)]
+            return await asyncio.gather(*[call(*page) for page in pages], return_exceptions=True)
 
         with self._among():
             return self._loop.run(move())
 
 
-def _told(status: Status[object]) -> PageResult:
+def _told(status: Status[object] | BaseException) -> PageResult:
+    if isinstance(status, BaseException):
+        return Failed(f"{type(status).__name__}: {str(status)[:200]}")
     if status.is_ok():
         return DONE
     if status.is_not_found():
