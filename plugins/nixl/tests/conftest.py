@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from stepwell.coerce import Secret
 from stepwell_nixl.bucket import client
 from stepwell_nixl.config import ObjConfig, UcxConfig
 from stepwell_testkit.server import Server
@@ -45,8 +46,8 @@ class S3(Server):
         return ObjConfig(
             bucket="pages",
             endpoint=f"http://127.0.0.1:{self.port}",
-            access_key="key",
-            secret_key="secret",
+            access_key=Secret("key"),
+            secret_key=Secret("secret"),
             threads=2,
             timeout_s=2.0,
         )

@@ -32,8 +32,8 @@ def client(config: ObjConfig):  # type: ignore[no-untyped-def]  # boto3 makes it
         "s3",
         endpoint_url=config.endpoint or None,
         region_name=config.region,
-        aws_access_key_id=config.access_key or None,
-        aws_secret_access_key=config.secret_key or None,
+        aws_access_key_id=str(config.access_key or "") or None,
+        aws_secret_access_key=str(config.secret_key or "") or None,
         verify=config.ca_bundle or None,
         config=Config(
             connect_timeout=config.timeout_s,

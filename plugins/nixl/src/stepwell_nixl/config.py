@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
+
+from stepwell.coerce import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +67,10 @@ class ObjConfig:
     endpoint: str = ""
     """URL of the server, such as `http://127.0.0.1:9000`; empty: AWS, in `region`."""
     region: str = "us-east-1"
-    access_key: str = field(default="", repr=False)
-    """Empty, as `secret_key`: what the AWS libraries find by themselves."""
-    secret_key: str = field(default="", repr=False)
+    access_key: Secret | None = None
+    """Unset, as `secret_key`: what the AWS libraries find by themselves."""
+    secret_key: Secret | None = None
+    """By reference: `{ env = "NAME" }`."""
     virtual_addressing: bool = False
     """The bucket as a part of the host's name instead of the path."""
     ca_bundle: str = ""
@@ -107,8 +110,8 @@ class UcxConfig:
 
     peer: str
     """`HOST:PORT` where the peer listens."""
-    token: str = field(default="", repr=False)
-    """What the peer was started with."""
+    token: Secret | None = None
+    """What the peer was started with, by reference: `{ env = "NAME" }`."""
     devices: str = ""
     """Network devices that UCX may use, such as `mlx5_0:1`; empty: `lo` for a peer on this machine, else all."""
     transfers: int = 4

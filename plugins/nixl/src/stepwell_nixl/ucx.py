@@ -63,7 +63,7 @@ def connect(config: UcxConfig) -> tuple[Line, Welcome]:
     """A connection to the peer. OSError where it cannot be had."""
     line = Line(*config.address, config.timeout_s)
     try:
-        return line, line.ask(Hello(VERSION, config.token), Welcome)
+        return line, line.ask(Hello(VERSION, str(config.token or "")), Welcome)
     except OSError:
         line.close()
         raise
