@@ -19,6 +19,7 @@ CASES = {
     "no file": ({"config": "/nowhere/stepwell.toml"}, "/nowhere/stepwell.toml"),
     "no switch": ({"storage": {"use": "memory"}, "verify": "maybe"}, "verify"),
     "no size": ({"storage": {"use": "memory"}, "bounce_mib": 0}, "bounce_mib"),
+    "no calls": ({"storage": {"use": "memory"}, "calls": 0}, "calls"),
     "no limits": ({"storage": {"use": "memory"}, "tiers": {"timeout_s": 0}}, "timeout_s"),
 }
 

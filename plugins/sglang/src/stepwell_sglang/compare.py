@@ -1,8 +1,9 @@
 """`python -m stepwell_sglang.compare`: the same pages through SGLang's own backend and Stepwell's, side by side.
 
-Both fill and empty the same real host pool, called as SGLang's controller calls them, in one process and in turns. Each
-round has new pages. What is read is first read as it was left (`get`), then again after the kernel has dropped the
-files' pages (`cold`), where there are files.
+All fill and empty the same real host pool, called as SGLang's controller calls them, in one process and in turns: a
+round has new pages, and each step of it (`put`, `get`, and `cold`: a get after the kernel has dropped the files' pages)
+is made by one side right after the other. Like is compared with like: where files can be read and written through the
+page cache or past it, each way is a side of its own.
 """
 
 from __future__ import annotations
@@ -18,54 +19,71 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from stepwell_sglang import trial
+from stepwell_sglang import peers, trial
 
 DIM, HEADS, LAYERS = 128, 8, 8
+STEPS = ("put", "get", "cold")
+FOLDERS = ("file", "nixl")
+
+
+@dataclass
+class Taken:
+    """Of each round."""
+
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    """Processor time of this process, all threads."""
 
 
 @dataclass
 class Side:
-    """One of the two."""
+    """One of those compared; `against`: the name of the side of SGLang's that does likewise."""
 
     name: str
     driver: trial.Driver
     folder: Path
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    against: str = ""
+    taken: dict[str, Taken] = field(default_factory=dict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. 1 where a page was not moved."""
     options = _options(arguments)
     logging.disable(logging.WARNING)
-    os.environ.setdefault("SGLANG_HICACHE_NIXL_USE_DIRECT_IO", "1")
     results = [_measure(options, kib) for kib in options.page_kib]
     if options.json:
         print(json.dumps({"backend": options.backend, "mla": options.mla, "results": results}, indent=1))
-    else:
-        for result in results:
-            print(f"pages of {result['page_kib']} KiB, {result['pages']} of them, GB/s")
-            for name, rates in result["gb_s"].items():
-                print(f"  {name:10}" + "".join(f"  {what} {rate:7.2f}" for what, rate in rates.items()))
+        return 0
+    for result in results:
+        print(f"pages of {result['page_kib']} KiB, {result['pages']} of them; medians of {options.rounds} rounds")
+        for name, steps in result["sides"].items():
+            print(f"  {name:16}" + "".join(f" | {_told(step, found)}" for step, found in steps.items()))
     return 0
+
+
+def _told(step: str, found: Mapping[str, float]) -> str:
+    times = f"{found['times']:6.2f} x" if "times" in found else " " * 8
+    return f"{step:4} {found['gb_s']:6.2f} GB/s {found['cpu_s_gb']:5.2f} s/GB {times}"
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stepwell_sglang.compare", description=__doc__)
-    parser.add_argument("--backend", default="file", help="file, nixl or mooncake: of both sides")
+    parser.add_argument("--backend", choices=(*FOLDERS, "mooncake"), default="file", help="of both sides")
     parser.add_argument("--path", type=Path, default=Path(), help="where folders for pages are made and removed")
+    parser.add_argument("--master", help="of a Mooncake store with a segment; one is started unless it is named")
     parser.add_argument("--storage", type=json.loads, default={}, help="settings of Stepwell's storage, JSON")
-    parser.add_argument("--extra", type=json.loads, default={}, help="extra config of SGLang's own backend, JSON")
+    parser.add_argument("--extra", type=json.loads, default={}, help="more of the extra config of both sides, JSON")
     parser.add_argument("--verify", choices=("auto", "true", "false"), default="auto", help="Stepwell's seals")
     parser.add_argument("--page-kib", type=int, nargs="+", default=[256, 1024], help="size of a page, K and V")
-    parser.add_argument("--mib", type=int, default=128, help="bytes moved each way in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=128, help="bytes moved each way in a step")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layout", default="page_first")
     parser.add_argument("--mla", action="store_true", help="a pool of latents rather than of keys and values")
     parser.add_argument("--json", action="store_true")
@@ -75,27 +93,37 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _measure(options: argparse.Namespace, kib: int) -> dict[str, Any]:
     pages = max(1, options.mib * 1024 // kib)
     pool = _pool(options, kib, pages)
-    home = Path(tempfile.mkdtemp(prefix="compare-", dir=options.path))
-    sides: list[Side] = []
-    try:
-        sides = [_own(options, pool, home / "sglang"), _ours(options, pool, home / "stepwell")]
+    with _sides(options, pool) as sides:
         for number in range(options.rounds + 1):
             turns = sides if number % 2 else sides[::-1]
-            _round(turns, pool, pages, f"{kib} {number}", warm=number == 0)
-    finally:
-        for side in sides:
-            with suppress(AttributeError):
-                side.driver.backend.close()
-        shutil.rmtree(home, ignore_errors=True)
-    moved = pages * kib * 1024 / 1e9
-    rates = {
-        side.name: {what: round(moved / statistics.median(taken), 3) for what, taken in side.seconds.items()}
-        for side in sides
+            _round(turns, pool, pages, f"{kib} {number}", kept=number > 0)
+    gb = pages * kib * 1024 / 1e9
+    named = {side.name: side for side in sides}
+    return {
+        "page_kib": kib,
+        "pages": pages,
+        "rounds": options.rounds,
+        "sides": {
+            side.name: {step: _found(gb, side, step, named.get(side.against)) for step in STEPS if step in side.taken}
+            for side in sides
+        },
     }
-    return {"page_kib": kib, "pages": pages, "rounds": options.rounds, "gb_s": rates}
 
 
-def _round(sides: Sequence[Side], pool: Any, pages: int, salt: str, *, warm: bool) -> None:
+def _found(gb: float, side: Side, step: str, against: Side | None) -> dict[str, float]:
+    """Medians; `times`: how many times as fast as the other side in the same round."""
+    taken = side.taken[step]
+    found = {
+        "gb_s": round(gb / statistics.median(taken.seconds), 3),
+        "cpu_s_gb": round(statistics.median(taken.processor) / gb, 3),
+    }
+    if against is not None:
+        pairs = zip(against.taken[step].seconds, taken.seconds, strict=True)
+        found["times"] = round(statistics.median(theirs / ours for theirs, ours in pairs), 3)
+    return found
+
+
+def _round(sides: Sequence[Side], pool: Any, pages: int, salt: str, *, kept: bool) -> None:
     import torch
 
     buffer = pool.kv_buffer.view(torch.uint8)
@@ -103,49 +131,93 @@ def _round(sides: Sequence[Side], pool: Any, pages: int, salt: str, *, warm: boo
     source, target = pool.alloc(pages * pool.page_size), pool.alloc(pages * pool.page_size)
     hashes = [hashlib.sha256(f"{salt} {at}".encode()).hexdigest() for at in range(pages)]
     expected = _bytes(pool, source)
-    for side in sides:
-        taken = {"put": _timed(side.driver.backup, hashes, source, side)}
-        for what in ("get", "cold"):
-            if what == "cold" and not _drop(side.folder):
+    for step in STEPS:
+        for side in sides:
+            if step == "cold" and not _drop(side.folder):
                 continue
             _wipe(pool, target)
-            taken[what] = _timed(side.driver.prefetch, hashes, target, side)
-            if _bytes(pool, target) != expected:
+            move = side.driver.backup if step == "put" else side.driver.prefetch
+            seconds, processor = _timed(move, hashes, source if step == "put" else target, side)
+            if step != "put" and _bytes(pool, target) != expected:
                 raise SystemExit(f"{side.name}: pages came back other than they were stored")
-        for what, seconds in taken.items():
-            if not warm:
-                side.seconds.setdefault(what, []).append(seconds)
+            if kept:
+                taken = side.taken.setdefault(step, Taken())
+                taken.seconds.append(seconds)
+                taken.processor.append(processor)
     pool.free(source)
     pool.free(target)
 
 
-def _timed(move: Callable[[Sequence[str], Any], int], hashes: Sequence[str], slots: Any, side: Side) -> float:
-    start = time.perf_counter()
+def _timed(
+    move: Callable[[Sequence[str], Any], int], hashes: Sequence[str], slots: Any, side: Side
+) -> tuple[float, float]:
+    start, processor = time.perf_counter(), time.process_time()
     moved = move(hashes, slots)
-    seconds = time.perf_counter() - start
+    took = time.perf_counter() - start, time.process_time() - processor
     if moved != len(hashes):
         raise SystemExit(f"{side.name}: {move.__name__} moved {moved} of {len(hashes)} pages")
-    return seconds
+    return took
 
 
-def _own(options: argparse.Namespace, pool: Any, folder: Path) -> Side:
+# --- the sides -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _sides(options: argparse.Namespace, pool: Any) -> Iterator[list[Side]]:
+    home = Path(tempfile.mkdtemp(prefix="compare-", dir=options.path))
+    sides: list[Side] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        stack.callback(_close, sides)
+        if options.backend == "file":
+            # SGLang's own knows the page cache only.
+            sides.append(_own(options, pool, home / "sglang", {"file_storage_path": str(home / "sglang")}))
+            for name, direct in (("stepwell cached", False), ("stepwell direct", "auto")):
+                sides.append(_ours(options, pool, home / name, sides[0].name, {"direct": direct}))
+        elif options.backend == "nixl":
+            for how, direct in (("direct", True), ("cached", False)):
+                own = _own(options, pool, home / f"sglang {how}", {"use_direct_io": direct})
+                sides += [own, _ours(options, pool, home / f"stepwell {how}", own.name, {"direct": direct})]
+        else:
+            # Whether the client sums pages up is decided once a process, for both sides. SGLang leaves it off.
+            checksum = bool(options.storage.get("checksum", False))
+            os.environ["MOONCAKE_STORE_CHECKSUM"] = str(int(checksum))
+            gib = 3 * (options.rounds + 1) * options.mib / 1024
+            master = options.master or stack.enter_context(peers.mooncake(gib, checksum=checksum))
+            theirs = {"master_server_address": master, "local_hostname": "127.0.0.1", "global_segment_size": 0}
+            sides.append(_own(options, pool, home / "sglang", theirs))
+            ours = {"master": master, "checksum": checksum}
+            sides.append(_ours(options, pool, home / "stepwell", "sglang", ours))
+        yield sides
+
+
+def _close(sides: Sequence[Side]) -> None:
+    for side in sides:
+        with suppress(AttributeError):
+            side.driver.backend.close()
+
+
+def _own(options: argparse.Namespace, pool: Any, folder: Path, extra: Mapping[str, object]) -> Side:
     folder.mkdir()
     os.environ["SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"] = str(folder)
-    extra = {"file_storage_path": str(folder), **options.extra} if options.backend == "file" else options.extra
     if options.backend == "nixl" and find_spec("nixl") is None and find_spec("nixl_cu12") is not None:
         sys.modules["nixl"] = importlib.import_module("nixl_cu12")  # a wheel for one CUDA has its own name
-    backend = trial.attach(options.backend, pool, trial.config(extra, mla=options.mla))
-    return Side("sglang", trial.Driver(backend, pool, by_slot=options.backend != "file"), folder)
+    config = trial.config({**extra, **options.extra}, mla=options.mla)
+    backend = trial.attach(options.backend, pool, config)
+    return Side(folder.name, trial.Driver(backend, pool, by_slot=options.backend != "file"), folder)
 
 
-def _ours(options: argparse.Namespace, pool: Any, folder: Path) -> Side:
-    storage: Mapping[str, object] = {"use": options.backend, **options.storage}
-    if options.backend in ("file", "nixl"):
+def _ours(options: argparse.Namespace, pool: Any, folder: Path, against: str, settings: Mapping[str, object]) -> Side:
+    storage: Mapping[str, object] = {"use": options.backend, **settings, **options.storage}
+    if options.backend in FOLDERS:
         storage = {"path": str(folder), "gib": 8, **storage}
     verify = {"auto": "auto", "true": True, "false": False}[options.verify]
-    extra = trial.dynamic(storage, verify=verify)
+    extra = trial.dynamic(storage, verify=verify, **options.extra)
     backend = trial.attach("dynamic", pool, trial.config(extra, mla=options.mla))
-    return Side("stepwell", trial.Driver(backend, pool), folder)
+    return Side(folder.name, trial.Driver(backend, pool), folder, against)
+
+
+# --- the pool --------------------------------------------------------------------------------------------------------
 
 
 def _pool(options: argparse.Namespace, kib: int, pages: int) -> Any:

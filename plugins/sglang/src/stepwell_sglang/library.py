@@ -40,6 +40,9 @@ class Library:
         self._shared = Capability.SHARED in provides
         checks = Capability.CHECKS in provides
         self.sealing = not checks if settings.verify == "auto" else settings.verify
+        # One that moves memory itself has its own ways to do much at once; calls beside each other only contend.
+        fitting = 1 if self._apiece else calls.limits.threads
+        self._cuts = fitting if settings.calls == "auto" else settings.calls
         self._storages = [settings.storage(0, config.tp_rank, config.tp_size)]
         self._lent: dict[int, Storage] = {}
         self._scratch: Scratch | None = None
@@ -124,9 +127,9 @@ class Library:
             groups[part.region.address, part.nbytes].append(number)
         wings = [self._wing(names, pool.parts[numbers[0]], numbers) for numbers in groups.values()]
         if not self.sealing:
-            return Shelf(pool, names, wings, self._calls, wings[0].storage, None)
+            return Shelf(pool, names, wings, self._calls, wings[0].storage, None, self._cuts)
         slots = self._ours().seals
-        return Shelf(pool, names, wings, self._calls, self._lend(slots.region), slots)
+        return Shelf(pool, names, wings, self._calls, self._lend(slots.region), slots, self._cuts)
 
     def _wing(self, names: Names, part: Part, numbers: Sequence[int]) -> Wing:
         bounce = self._bounce(part.nbytes) if self._copied else None

@@ -17,7 +17,7 @@ from stepwell.settings import TierSettings
 from stepwell.suggest import meant
 
 SECTION = "storage"
-OWN = ("storage", "config", "tiers", "also", "revision", "verify", "bounce_mib")
+OWN = ("storage", "config", "tiers", "also", "revision", "verify", "bounce_mib", "calls")
 SGLANG = ("backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path")
 LIMITS = IoLimits(threads=4, timeout_s=5.0, stuck=2, retries=1, failures=3, pause_s=5.0)
 """Where `tiers` says nothing. Tighter than in Stepwell, since a thread of SGLang's waits for every call."""
@@ -38,6 +38,8 @@ class Settings:
     revision: str | None
     verify: bool | Literal["auto"]
     bounce_bytes: int
+    calls: int | Literal["auto"]
+    """Calls to the storage that a batch of SGLang's is made of."""
     zero_copy: bool
     """Whether SGLang calls the interface that names host slots, rather than the one that passes tensors."""
 
@@ -81,6 +83,9 @@ def read(extra: Mapping[str, object]) -> Settings:
         raise ConfigError(f'verify (extra config): {verify!r} is none of true, false and "auto"')
     if not isinstance(bounce, int | float) or bounce <= 0:
         raise ConfigError(f"bounce_mib (extra config): {bounce!r} is not a size above 0")
+    calls = extra.get("calls", "auto")
+    if calls != "auto" and (not isinstance(calls, int) or isinstance(calls, bool) or calls < 1):
+        raise ConfigError(f'calls (extra config): {calls!r} is neither "auto" nor a number above 0')
     return Settings(
         config=config,
         registry=registry,
@@ -90,6 +95,7 @@ def read(extra: Mapping[str, object]) -> Settings:
         revision=None if revision is None else str(revision),
         verify=verify,
         bounce_bytes=int(bounce * 2**20),
+        calls=calls,  # type: ignore[arg-type]
         zero_copy=bool(extra.get("interface_v1", 0)),
         config_path=config_path,
         table=table,

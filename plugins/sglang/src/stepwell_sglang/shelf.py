@@ -16,7 +16,7 @@ from stepwell_sglang.names import SEAL, Names
 from stepwell_sglang.pools import Pages, Pool
 
 CHUNK_BYTES = 4 << 20
-"""Pages of one call: enough to be worth a thread."""
+"""Pages of one call at least: enough to be worth a thread."""
 LATE = Failed("the caller has gone")
 
 
@@ -37,10 +37,17 @@ class Shelf:
     """Reads and writes pages of a pool."""
 
     def __init__(
-        self, pool: Pool, names: Names, wings: Sequence[Wing], calls: Calls, sealing: Storage, slots: Slots | None
-    ):
-        """`slots`: where seals are held on their way to and from `sealing`; None: pages have none."""
-        self.pool, self._names, self._wings, self._calls = pool, names, tuple(wings), calls
+        self,
+        pool: Pool,
+        names: Names,
+        wings: Sequence[Wing],
+        calls: Calls,
+        sealing: Storage,
+        slots: Slots | None,
+        cuts: int,
+    ) -> None:
+        """`slots`: where seals are on their way to and from `sealing`; None: none are kept. `cuts`: calls a batch."""
+        self.pool, self._names, self._wings, self._calls, self._cuts = pool, names, tuple(wings), calls, cuts
         self._sealing, self._slots = sealing, slots
         self._seal = names.tag(SEAL)
         self._tags = [names.tag(str(part)) for part in range(len(pool.parts))]
@@ -136,8 +143,7 @@ class Shelf:
     def _fill(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages) -> list[PageResult]:
         worst: list[PageResult] = [DONE] * len(digests)
         for wing in self._wings:
-            keys = Names.keys(digests, wing.tags)
-            addresses = self.pool.addresses(wing.parts, pages).reshape(-1)
+            keys, addresses = self._by_part(wing, digests, pages)
             if wing.bounce is None:
                 results = wing.storage.read(keys, wing.region.views(addresses, wing.nbytes))
             else:
@@ -202,8 +208,7 @@ class Shelf:
     def _store(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages) -> list[PageResult]:
         worst: list[PageResult] = [DONE] * len(digests)
         for wing in self._wings:
-            keys = Names.keys(digests, wing.tags)
-            addresses = self.pool.addresses(wing.parts, pages).reshape(-1)
+            keys, addresses = self._by_part(wing, digests, pages)
             if wing.bounce is None:
                 results = wing.storage.write(keys, wing.region.views(addresses, wing.nbytes))
             else:
@@ -214,11 +219,19 @@ class Shelf:
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _chunks(self, count: int) -> list[slice]:
-        """Cuts a batch for the lanes."""
-        most = max(1, CHUNK_BYTES // max(1, self.pool.page_bytes), -(-count // self._calls.limits.threads))
+        """Cuts a batch into calls."""
+        most = max(1, CHUNK_BYTES // max(1, self.pool.page_bytes), -(-count // self._cuts))
         if self._slots is not None:
             most = min(most, max(1, self._slots.count // self._calls.limits.threads))
         return [slice(at, at + most) for at in range(0, count, most)]
+
+    def _by_part(self, wing: Wing, digests: Sequence[bytes], pages: Pages) -> tuple[list[PageKey], Addresses]:
+        """Keys and addresses: the first part of all pages, then the next.
+
+        So neighbours in SGLang's memory are neighbours in the call, and can be moved as one.
+        """
+        keys = [key for tag in wing.tags for key in Names.keys(digests, [tag])]
+        return keys, self.pool.addresses(wing.parts, pages).T.reshape(-1)
 
     def _parts(self, pages: Pages) -> list[list[memoryview]]:
         """The bytes of each page, part by part."""
@@ -260,11 +273,11 @@ def _through(
 
 
 def _fold(worst: list[PageResult], results: Sequence[PageResult], parts: int) -> None:
-    """A page is as good as the worst of its parts."""
+    """A page is as good as the worst of its parts; `results`: of all pages by part."""
     if len(results) != len(worst) * parts:
         raise ValueError(f"{len(results)} results came for {len(worst) * parts} parts of pages")
     for at, result in enumerate(results):
-        page = at // parts
+        page = at % len(worst)
         if not isinstance(result, Done) and not isinstance(worst[page], Failed):
             worst[page] = result
 
