@@ -72,12 +72,14 @@ class Book:
 
     def allocate(self, key: PageKey, size: int) -> Slot | None:
         """A slot to write a page to; None where nothing may leave for it."""
-        slab = self._with_room(size)
+        roomy = self._roomy.get(size)
+        slab = roomy[-1] if roomy else self._made_room(size)
         if slab is None:
             return None
         slab.busy += 1
-        offset = slab.free.pop()
-        if not slab.free:
+        free = slab.free
+        offset = free.pop()
+        if not free:
             self._roomy[size].remove(slab)
         return Slot(slab, offset, key)
 
@@ -128,12 +130,10 @@ class Book:
 
     # --- room ------------------------------------------------------------------------------------------------------
 
-    def _with_room(self, size: int) -> Slab | None:
+    def _made_room(self, size: int) -> Slab | None:
+        """A slab with a free slot, where there was none."""
         if size > self.slab_bytes or size <= 0:
             return None
-        roomy = self._roomy.setdefault(size, [])
-        if roomy:
-            return roomy[-1]
         if self._unused:
             return self._assign(self._unused.pop(), size)
         idle = next((slab for slab in self._slabs if slab.size != size and not slab.busy and not slab.pages), None)

@@ -63,12 +63,16 @@ def missing() -> str | None:
     return "NIXL is not installed: pip install 'stepwell-nixl[cu12]' (or [cu13]; either runs without a GPU)"
 
 
-def make_agent(backend: str, params: Mapping[str, str], setting: str) -> Agent:
-    """An agent with one backend. For one thread at a time: it locks nothing itself."""
+def make_agent(backend: str, params: Mapping[str, str], setting: str, *, moves_for_others: bool = False) -> Agent:
+    """An agent with one backend. For one thread at a time: it locks nothing itself.
+
+    UCX then moves its own transfers while somebody looks at them. One whose memory others write to needs a thread that
+    always looks, which takes up to a fifth of a core, idle or not.
+    """
     wheel = _wheel()
     api = importlib.import_module(f"{wheel}._api")
     logging.getLogger(api.logger.name).setLevel(logging.WARNING)
-    config = api.nixl_agent_config(backends=[])
+    config = api.nixl_agent_config(enable_prog_thread=moves_for_others, backends=[])
     agent: Agent = api.nixl_agent(f"stepwell-{uuid.uuid4().hex}", config)
     try:
         agent.create_backend(backend, dict(params))

@@ -7,7 +7,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -45,7 +46,7 @@ class NativeFolder:
         self._nbytes = min(ROOM * arena.nbytes, int(config.gib * (1 << 30)))
         self._fd = os.open(self._folder / "pages", os.O_RDWR | os.O_CREAT | (os.O_DIRECT if self._direct else 0))
         os.posix_fallocate(self._fd, 0, self._nbytes)
-        self._agents = PerThread(self._agent)
+        self._agents = Pool(self._agent)
         self._next = itertools.count()
         self._slots: dict[PageKey, int] = {}
 
@@ -64,7 +65,8 @@ class NativeFolder:
         size = int(pages.sizes[0])
         room = self._nbytes // size
         offsets = [self._slots[key] % room * size for key in keys]
-        fly(self._agents.mine, op, rows(pages.addresses[:, 0], size), "FILE", rows(offsets, size, self._fd))
+        with self._agents.one() as agent:
+            fly(agent, op, rows(pages.addresses[:, 0], size), "FILE", rows(offsets, size, self._fd))
 
     def _agent(self) -> Agent:
         agent = make_agent("POSIX", {f"use_{self._config.engine}": "true"}, "engine")
@@ -79,7 +81,7 @@ class NativeBucket:
     def __init__(self, config: ObjConfig, context: Context, arena: ArenaView) -> None:
         self._config, self._arena = config, arena
         self._numbers = Numbers()
-        self._agents = PerThread(self._agent)
+        self._agents = Pool(self._agent)
 
     def put(self, keys: Sequence[PageKey], pages: PageViews) -> None:
         self._move("WRITE", keys, pages)
@@ -94,12 +96,13 @@ class NativeBucket:
                 bucket.delete([page.key for page in some])
 
     def _move(self, op: Op, keys: Sequence[PageKey], pages: PageViews) -> None:
-        agent, size = self._agents.mine, int(pages.sizes[0])
+        size = int(pages.sizes[0])
         numbers = self._numbers.take(len(keys))
         objects = [(0, size, number, name_of(NATIVE, key)) for number, key in zip(numbers, keys, strict=True)]
-        registered = agent.register_memory(objects, "OBJ")
-        fly(agent, op, rows(pages.addresses[:, 0], size), "OBJ", rows([0] * len(keys), size, numbers))
-        agent.deregister_memory(registered)
+        with self._agents.one() as agent:
+            registered = agent.register_memory(objects, "OBJ")
+            fly(agent, op, rows(pages.addresses[:, 0], size), "OBJ", rows([0] * len(keys), size, numbers))
+            agent.deregister_memory(registered)
 
     def _agent(self) -> Agent:
         agent = make_client(self._config)
@@ -108,7 +111,11 @@ class NativeBucket:
 
 
 class NativePeer:
-    """Slots that are asked for once and written over; the peer must have room for two arenas."""
+    """Slots that are asked for once and written over; the peer must have room for two arenas.
+
+    As many as the arena has pages: the bench forgets the storage's pages after each round, and the peer gives the
+    slots that were used last first, so the storage goes through as much memory.
+    """
 
     def __init__(self, config: UcxConfig, context: Context, arena: ArenaView) -> None:
         self._config, self._arena = config, arena
@@ -117,7 +124,7 @@ class NativePeer:
         self._slots: dict[PageKey, int] = {}
         self._next = itertools.count()
         self._asking = threading.Lock()
-        self._agents = PerThread(self._agent)
+        self._agents = Pool(self._agent)
 
     def put(self, keys: Sequence[PageKey], pages: PageViews) -> None:
         with self._asking:
@@ -140,10 +147,10 @@ class NativePeer:
             raise OSError("the peer has too little memory: two arenas are needed")
 
     def _move(self, op: Op, keys: Sequence[PageKey], pages: PageViews) -> None:
-        agent, peer = self._agents.mine
         size = int(pages.sizes[0])
         far = self._addresses[[self._slots[key] % len(self._addresses) for key in keys]]
-        fly(agent, op, rows(pages.addresses[:, 0], size), "DRAM", rows(far, size), peer)
+        with self._agents.one() as (agent, peer):
+            fly(agent, op, rows(pages.addresses[:, 0], size), "DRAM", rows(far, size), peer)
 
     def _agent(self) -> tuple[Agent, str]:
         devices = devices_for(self._config.address[0], self._config.devices)
@@ -164,17 +171,19 @@ def fly(agent: Agent, op: Op, near: Rows, memory: str, far: Rows, peer: str = ""
     agent.release_xfer_handle(handle)
 
 
-class PerThread(Generic[T]):
-    """Something that each thread has one of."""
+class Pool(Generic[T]):
+    """As many of something as calls are under way. Not one a thread: whoever calls may bring new threads each time."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._local = threading.local()
+        self._idle: list[T] = []
 
-    @property
-    def mine(self) -> T:
-        """The calling thread's."""
-        if not hasattr(self._local, "one"):
-            self._local.one = self._make()
-        one: T = self._local.one
-        return one
+    @contextmanager
+    def one(self) -> Iterator[T]:
+        """One for one call."""
+        try:
+            one = self._idle.pop()
+        except IndexError:
+            one = self._make()
+        yield one
+        self._idle.append(one)

@@ -81,7 +81,8 @@ class Memory:
             with suppress(OSError):
                 self._map.madvise(advice)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self.agent = make_agent("UCX", {"ucx_devices": devices} if devices else {}, "devices")
+        params = {"ucx_devices": devices} if devices else {}
+        self.agent = make_agent("UCX", params, "devices", moves_for_others=True)
         self.agent.register_memory([(self.address, nbytes, 0, "")], "DRAM")
         self.metadata = self.agent.get_agent_metadata()
 
@@ -103,9 +104,11 @@ class Session:
             return self._greet(request)
         match request:
             case Allocate(keys, size):
-                return self._lend([self._allocated(key, size) for key in split(keys, KEY)], writing=True)
+                now = time.monotonic()
+                return self._lend([self._allocated(key, size, now) for key in split(keys, KEY)], writing=True)
             case Pin(keys, size):
-                return self._lend([self._pinned(key, size) for key in split(keys, KEY)], writing=False)
+                now = time.monotonic()
+                return self._lend([self._pinned(key, size, now) for key in split(keys, KEY)], writing=False)
             case Publish(lease, which):
                 self._end(lease, which)
                 return Done()
@@ -139,13 +142,13 @@ class Session:
         self.known = True
         return Welcome(self._memory.metadata, self._memory.nbytes, self._book.slab_bytes)
 
-    def _allocated(self, key: bytes, size: int) -> Slot | int:
-        if self._book.find(key, time.monotonic(), size) is not None:
+    def _allocated(self, key: bytes, size: int, now: float) -> Slot | int:
+        if self._book.find(key, now, size) is not None:
             return HELD
         return self._book.allocate(key, size) or FULL
 
-    def _pinned(self, key: bytes, size: int) -> Slot | int:
-        slot = self._book.find(key, time.monotonic(), size)
+    def _pinned(self, key: bytes, size: int, now: float) -> Slot | int:
+        slot = self._book.find(key, now, size)
         if slot is None:
             return HELD
         self._book.pin(slot)
@@ -162,14 +165,14 @@ class Session:
         lease = self._leases.pop(number, None)
         if lease is None:
             return
-        written = which.ljust(len(lease.slots), b"\0")
+        written, now = which.ljust(len(lease.slots), b"\0"), time.monotonic()
         for slot, good in zip(lease.slots, written, strict=False):
             if slot is None:
                 continue
             if not lease.writing:
                 self._book.unpin(slot)
             elif good:
-                self._book.publish(slot, time.monotonic())
+                self._book.publish(slot, now)
             else:
                 self._book.abandon(slot)
 

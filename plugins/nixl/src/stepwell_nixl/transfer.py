@@ -113,8 +113,8 @@ class Mover:
 
 def joined(near: Rows, far: Rows) -> Which:
     """First rows of runs that lie next to each other on both sides, none longer than JOINED."""
-    if not len(near):
-        return np.zeros(0, dtype=np.intp)
+    if len(near) < 2 or near[0, 1] * 2 > JOINED:
+        return np.arange(len(near), dtype=np.intp)
     touching = (
         (near[:-1, 0] + near[:-1, 1] == near[1:, 0])
         & (far[:-1, 0] + far[:-1, 1] == far[1:, 0])
