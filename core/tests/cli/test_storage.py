@@ -11,12 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import pytest
 
 from stepwell import Full, GroupSpec
 from stepwell.cache.arena import slot_bytes
-from stepwell.cli import storage_check
+from stepwell.cli import storage_check, storage_remove
+from stepwell.cli.lazy import Lazy
 from stepwell.engine.seal import seal
 
 from .conftest import Ran, Shell, runner
@@ -419,13 +422,21 @@ def test_the_storage_of_a_config_of_an_engine(rack: Rack, tmp_path: Path) -> Non
     assert sorted(line.split()[0] for line in ran.out.splitlines()) == sorted(keys)
 
 
-def process(rack: Rack, command: str, *more: str, **settings: object) -> subprocess.Popen[str]:
+def process(
+    rack: Rack,
+    command: str,
+    *more: str,
+    stdin: int | IO[str] | None = None,
+    stdout: int | IO[str] = subprocess.PIPE,
+    **settings: object,
+) -> subprocess.Popen[str]:
     path = os.pathsep.join(rack.shell._paths)
     arguments = ["storage", command, *rack.options(**settings), *more]  # type: ignore[arg-type]
     return subprocess.Popen(
         [sys.executable, "-m", "stepwell", *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:strict"},
+        stdin=stdin,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -464,6 +475,37 @@ def test_ctrl_c_does_not_wait_for_a_call_that_hangs(
     ran = rack.run("verify", "--threads", "1", slow_s=5, wrong="close")
     assert ran.code == 130 and ran.out.startswith("interrupted; ")
     assert time.monotonic() - start < 4
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_the_same_word(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Lazy) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lazy, "load", interrupt)
+    ran = rack.run("ls")
+    assert (ran.code, ran.out, ran.err) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("command", [["ls"], ["du", "--json"], ["clear", "--yes"]])
+def test_output_that_finds_no_room_is_one_sentence(rack: Rack, command: list[str]) -> None:
+    rack.fill(3)
+    with Path("/dev/full").open("w") as full:
+        child = process(rack, *command, stdout=full)
+    _, err = child.communicate(timeout=30)
+    assert err == "Error: what the command writes finds no room: [Errno 28] No space left on device\n"
+    assert child.returncode == 2
+
+
+def test_keys_that_are_no_text_or_cannot_be_read(rack: Rack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xff\xfe\n")
+    with (tmp_path / "keys").open() as keys:
+        child = process(rack, "rm", "-", stdin=keys)
+    _, err = child.communicate(timeout=30)
+    assert err == "Error: line 1: '\ufffd\ufffd' is no key: a key has 80 hexadecimal digits\n"
+    assert child.returncode == 2
+    monkeypatch.setattr(storage_remove, "sys", SimpleNamespace(stdin=None))
+    ran = rack.run("rm", "-")
+    assert (ran.code, ran.err) == (2, "Error: standard input is closed, and KEY '-' reads keys from it\n")
 
 
 def test_ls_into_head_ends_quietly(rack: Rack) -> None:

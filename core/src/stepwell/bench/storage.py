@@ -28,7 +28,7 @@ from stepwell.bench.own_time import OpTime, measure_own
 from stepwell.bench.rates import Asked, Row, measure
 from stepwell.bench.target import Target, made, native
 from stepwell.cache.arena import BLOCK, Arena
-from stepwell.cli.storage_open import Store, interruptible, room, storage_options
+from stepwell.cli.storage_open import Store, room, storage_options
 from stepwell.config import Chosen
 from stepwell.errors import ConfigError, StepwellError
 
@@ -86,7 +86,7 @@ def command(
     asked: list[Asked] = []
     terms: list[str] = []
     own: list[OpTime] = []
-    with interruptible(), _ended_by_sigterm(), _scratch(folder or target.folder()) as scratch:
+    with _ended_by_sigterm(), _scratch(folder or target.folder()) as scratch:
         for kib in page_kib or (256, 1024):
             found, keys, said = _one_size(target, scratch / str(kib), kib, load)
             rows += found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +11,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from stepwell.errors import StepwellError
+
+INTERRUPTED = 130
+"""The exit status that shells know Ctrl-C by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,15 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> object:
+        """Run a command. What it raises that is no defect ends it with a word or a sentence."""
         try:
             return super().invoke(ctx)
         except StepwellError as error:
             raise Sentence(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise Sentence(f"what the command writes finds no room: {error}") from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None

@@ -26,8 +26,6 @@ from stepwell.types import Full, GroupSpec, PageKey, PageResult, PageViews, Stor
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 KEYS_A_CALL = 4096
-INTERRUPTED = 130
-"""The exit status that shells know Ctrl-C by."""
 
 
 class Store:
@@ -133,24 +131,23 @@ def opened(
     region_bytes: int = BLOCK,
 ) -> Iterator[tuple[Store, Arena]]:
     """The storage, attached to an arena of so many regions. `lists`: what it has to be able to list its pages for."""
-    with interruptible():
-        config, choice = chosen(backend, path, sets)
-        if lists and Capability.LISTS not in choice.provides:
-            what = f"storage.use = {choice.offer.name!r} ({choice.origin})"
-            raise ConfigError(f"{what} cannot list its pages, and `stepwell storage {lists}` has to know them")
-        state = config.bind("engine", EngineSettings).state_dir
-        place = Place(choice.offer.name, "cpu", lambda: state or config.cache_dir)
-        arena = room(choice, regions, region_bytes, "--memory-mib")
-        store: Store | None = None
-        try:
-            store = Store(choice, make(choice, Storage, place))  # type: ignore[type-abstract]
-            store.attach(arena)
-            yield store, arena
-        finally:
-            if store is None or not store.stuck:
-                if store is not None:
-                    store.close()
-                arena.close()
+    config, choice = chosen(backend, path, sets)
+    if lists and Capability.LISTS not in choice.provides:
+        what = f"storage.use = {choice.offer.name!r} ({choice.origin})"
+        raise ConfigError(f"{what} cannot list its pages, and `stepwell storage {lists}` has to know them")
+    state = config.bind("engine", EngineSettings).state_dir
+    place = Place(choice.offer.name, "cpu", lambda: state or config.cache_dir)
+    arena = room(choice, regions, region_bytes, "--memory-mib")
+    store: Store | None = None
+    try:
+        store = Store(choice, make(choice, Storage, place))  # type: ignore[type-abstract]
+        store.attach(arena)
+        yield store, arena
+    finally:
+        if store is None or not store.stuck:
+            if store is not None:
+                store.close()
+            arena.close()
 
 
 def room(choice: Chosen, regions: int, region_bytes: int, setting: str) -> Arena:
@@ -158,13 +155,3 @@ def room(choice: Chosen, regions: int, region_bytes: int, setting: str) -> Arena
     group = GroupSpec("pages", Full(), region_bytes - TRAILER_BYTES, (0,))
     named = Capability.NAMED_MEMORY in choice.provides
     return Arena.create([group], 1, [regions], setting=setting, named=named)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a command as it ends a process, with one word and no traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None

@@ -77,10 +77,12 @@ def key(text: str, where: str) -> PageKey:
 
 def piped() -> Iterator[PageKey]:
     """Keys from standard input."""
-    for number, line in enumerate(sys.stdin, 1):
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed, and KEY '-' reads keys from it")
+    for number, line in enumerate(sys.stdin.buffer, 1):
         words = line.split()
         if words:
-            yield key(words[0], f"line {number}:")
+            yield key(words[0].decode(errors="replace"), f"line {number}:")
 
 
 def batches(keys: Iterable[PageKey]) -> Iterator[list[PageKey]]:

@@ -13,8 +13,9 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stepwell.cache.arena import BLOCK
+from stepwell.cli.lazy import INTERRUPTED
 from stepwell.cli.storage_check import Bad, Sums, Verifier
-from stepwell.cli.storage_open import INTERRUPTED, opened, storage_options
+from stepwell.cli.storage_open import opened, storage_options
 
 
 @click.command()
