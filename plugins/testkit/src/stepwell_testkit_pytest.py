@@ -7,11 +7,12 @@ of pytest that does not use them next to nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import invalidate_caches
 from pathlib import Path
 from threading import Thread, current_thread
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -69,9 +70,10 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
 
     `fake_dist("stepwell-x", {"stepwell_x": SOURCE}, {"stepwell.v1": {"x": "stepwell_x"}})`: each stands in a folder of
     its own at the front of `sys.path`, with metadata that `importlib.metadata` finds; at the end its modules are
-    forgotten. A later one comes before an earlier one, as on a real path.
+    forgotten, and those whose names they took are back. A later one comes before an earlier one, as on a real path.
     """
     made: set[str] = set()
+    aside: dict[str, ModuleType] = {}
 
     def make(
         name: str,
@@ -98,15 +100,21 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
             file = site / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        made.update(module.split(".")[0] for module in modules)
+        new = {module.split(".")[0] for module in modules} - made
+        aside.update(_taken_out(new))
+        made.update(new)
         monkeypatch.syspath_prepend(str(site))
         invalidate_caches()
         return site
 
     yield make
-    for module in list(sys.modules):
-        if module.split(".")[0] in made:
-            del sys.modules[module]
+    _taken_out(made)
+    sys.modules.update(aside)
+
+
+def _taken_out(packages: Collection[str]) -> dict[str, ModuleType]:
+    """Modules of these packages, which are imported anew from now on."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in packages}
 
 
 NoHooks = Callable[..., AbstractContextManager[None]]
