@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,3 +191,8 @@ def test_a_peer_that_is_not_there_is_one_sentence(tmp_path: Any) -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         UcxConfig(peer=address)
+
+
+def test_a_process_that_used_ucx_ends_well() -> None:
+    code = "from stepwell_nixl.client import make_ucx_agent; agent = make_ucx_agent('lo')"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -18,6 +21,7 @@ import numpy.typing as npt
 from stepwell import PluginError
 
 WHEELS = ("nixl_cu12", "nixl_cu13")
+_environment = threading.Lock()
 
 Rows = npt.NDArray[np.uint64]
 """One descriptor a row: address (of memory), offset (in a file) or 0 (of an object); length; device, file or object."""
@@ -82,6 +86,30 @@ def make_agent(backend: str, params: Mapping[str, str], setting: str, *, moves_f
             f"what it lacks is on standard error"
         ) from None
     return agent
+
+
+def make_ucx_agent(devices: str, *, moves_for_others: bool = False) -> Agent:
+    """An agent of UCX on these network devices; empty: all.
+
+    Without its modules for InfiniBand where the loopback's is the only one: they load the system's libnl beside the
+    wheel's, and the process then ends with a segmentation fault.
+    """
+    params = {"ucx_devices": devices} if devices else {}
+    with told({"UCX_MODULES": "^ib"} if devices == "lo" else {}):
+        return make_agent("UCX", params, "devices", moves_for_others=moves_for_others)
+
+
+@contextmanager
+def told(settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings that a library reads from the environment alone, unless whoever started the process has others."""
+    with _environment:
+        ours = {name: value for name, value in settings.items() if name not in os.environ}
+        os.environ.update(ours)
+        try:
+            yield
+        finally:
+            for name in ours:
+                del os.environ[name]
 
 
 def errors() -> tuple[type[Exception], ...]:

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from stepwell import ArenaView, Context, PageKey, PageViews
 from stepwell_nixl.bucket import Bucket, installed, name_of
-from stepwell_nixl.client import Agent, Rows, make_agent
+from stepwell_nixl.client import Agent, Rows, make_agent, make_ucx_agent
 from stepwell_nixl.config import NixlConfig, ObjConfig, UcxConfig, devices_for
 from stepwell_nixl.files import can_direct, open_folder
 from stepwell_nixl.obj import Numbers, make_client
 from stepwell_nixl.transfer import PAUSE_S, Op, rows
-from stepwell_nixl.ucx import connect, name_of_peer, ucx_params
+from stepwell_nixl.ucx import connect, name_of_peer
 from stepwell_nixl.wire import Allocate, Lent
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class NativePeer:
 
     def _agent(self) -> tuple[Agent, str]:
         devices = devices_for(self._config.address[0], self._config.devices)
-        agent = make_agent("UCX", ucx_params(devices), "devices")
+        agent = make_ucx_agent(devices)
         agent.register_memory([(self._arena.address, self._arena.nbytes, 0, "")], "DRAM")
         return agent, name_of_peer(agent.add_remote_agent(self._welcome.metadata))
 

@@ -37,7 +37,7 @@ from stepwell import (
     StoredPage,
 )
 from stepwell_nixl.bucket import Bucket, installed, name_of
-from stepwell_nixl.client import Agent, Handle, make_agent
+from stepwell_nixl.client import Agent, Handle, make_agent, told
 from stepwell_nixl.config import ObjConfig
 from stepwell_nixl.lanes import Lane, Lanes
 from stepwell_nixl.transfer import Op
@@ -53,7 +53,6 @@ ASKED = 4
 TRIES = 4
 """Of an object that cannot be read though it is there: others may have removed and stored it again."""
 RETRIES = {"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "2"}
-_environment = threading.Lock()
 
 
 class Numbers:
@@ -303,14 +302,8 @@ class ObjStorage(Storage):
 
 def make_client(config: ObjConfig) -> Agent:
     """An agent whose S3 client makes few retries, unless whoever started the process asked for others."""
-    with _environment:
-        ours = {name: value for name, value in RETRIES.items() if name not in os.environ}
-        os.environ.update(ours)
-        try:
-            return make_agent("OBJ", params(config), "use = 'nixl-obj'")
-        finally:
-            for name in ours:
-                del os.environ[name]
+    with told(RETRIES):
+        return make_agent("OBJ", params(config), "use = 'nixl-obj'")
 
 
 def params(config: ObjConfig) -> dict[str, str]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from stepwell import StepwellError, StoredPage
 from stepwell_nixl.book import Book, Slot, split
-from stepwell_nixl.client import make_agent
+from stepwell_nixl.client import make_ucx_agent
 from stepwell_nixl.wire import (
     FIRST_MOST,
     FULL,
@@ -81,8 +81,7 @@ class Memory:
             with suppress(OSError):
                 self._map.madvise(advice)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        params = {"ucx_devices": devices} if devices else {}
-        self.agent = make_agent("UCX", params, "devices", moves_for_others=True)
+        self.agent = make_ucx_agent(devices, moves_for_others=True)
         self.agent.register_memory([(self.address, nbytes, 0, "")], "DRAM")
         self.metadata = self.agent.get_agent_metadata()
 

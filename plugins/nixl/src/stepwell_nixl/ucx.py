@@ -26,7 +26,7 @@ from stepwell import (
     Storage,
     StoredPage,
 )
-from stepwell_nixl.client import Agent, make_agent
+from stepwell_nixl.client import Agent, make_ucx_agent
 from stepwell_nixl.config import UcxConfig, devices_for
 from stepwell_nixl.lanes import Lane, Lanes
 from stepwell_nixl.transfer import Op, rows
@@ -154,7 +154,7 @@ class UcxStorage(Storage):
     def attach(self, arena: ArenaView) -> None:
         config = self._config
         devices = devices_for(config.address[0], config.devices)
-        lanes = Lanes(lambda: PeerLane(make_agent("UCX", ucx_params(devices), "devices"), arena, config))
+        lanes = Lanes(lambda: PeerLane(make_ucx_agent(devices), arena, config))
         with lanes.one():
             self._lanes = lanes
 
@@ -262,11 +262,6 @@ def joined(keys: Sequence[PageKey]) -> bytes:
 def name_of_peer(told: str | bytes) -> str:
     """The peer's agent, as NIXL wants it named; it says it in bytes."""
     return told.decode() if isinstance(told, bytes) else told
-
-
-def ucx_params(devices: str) -> dict[str, str]:
-    """The settings as NIXL wants them."""
-    return {"ucx_devices": devices} if devices else {}
 
 
 def _put(results: list[PageResult], which: npt.NDArray[np.intp], result: PageResult) -> None:
