@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException
@@ -17,11 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from stepwell import DONE
 from stepwell_mooncake import MooncakeConfig, make
 from stepwell_mooncake.client import connect, placing
 from stepwell_mooncake.store import MooncakeStorage
 from stepwell_mooncake.wheel import missing
 from stepwell_testkit import KitArena, KitContext
+from stepwell_testkit.bench import Bench
 from stepwell_testkit.server import Server, lacking
 
 CLONE_NEWNET = 0x40000000
@@ -138,9 +141,13 @@ def masters(tmp_path: Path) -> Iterator[Owners]:
 
 
 def table(master: Server, **settings: object) -> dict[str, object]:
-    """The `[storage]` table that belongs to a master."""
+    """The `[storage]` table that belongs to a master.
+
+    With the client's checksum, since some tests look at each byte; the client takes it once a process. Engines that are
+    started here have the storage in a process of its own, without it.
+    """
     at = {"master": f"127.0.0.1:{master.ports[0]}", "metrics": f"127.0.0.1:{master.ports[1]}"}
-    return {**at, "rpc_timeout_s": 1.0, "transfer_timeout_s": 1.0, **settings}
+    return {**at, "rpc_timeout_s": 1.0, "transfer_timeout_s": 1.0, "checksum": True, **settings}
 
 
 @pytest.fixture(scope="class")
@@ -177,6 +184,29 @@ def opened(context: KitContext) -> Iterator[Opened]:
         store.close()
 
 
+@pytest.fixture
+def settled() -> Callable[[Server, MooncakeStorage], MooncakeStorage]:
+    """A storage once nothing is left of an outage: a segment that has gone stays with the master for a while."""
+
+    def settle(master: Server, store: MooncakeStorage) -> MooncakeStorage:
+        bench = Bench(store, 4096, 16)
+        ends = time.monotonic() + 15
+        while segments(master) != 1 or {*bench.write(range(16)), *bench.read(range(16))[0]} != {DONE}:
+            assert time.monotonic() < ends, "the store does not come to rest"
+            time.sleep(0.1)
+        store.delete(bench.keys(range(16)))
+        return store
+
+    return settle
+
+
+def segments(master: Server) -> int:
+    """How many segments the master knows, whether or not anybody has them."""
+    connection = HTTPConnection("127.0.0.1", master.ports[1], timeout=5)
+    connection.request("GET", "/get_all_segments")
+    return len(connection.getresponse().read().split())
+
+
 @pytest.fixture(scope="module")
 def lasting(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """A storage that tests hand on until one closes it: each close takes the client up to a second."""
@@ -192,6 +222,45 @@ def lasting(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     yield one_open
     for store in stores:
+        store.close()
+
+
+def flip(owner: Server, page: bytes) -> None:
+    """Change a byte of a page where it lies: in the memory of the process that has the segment."""
+    folder = Path(f"/proc/{owner.pid}")
+    with (folder / "mem").open("r+b", 0) as memory:
+        for line in (folder / "maps").read_text().splitlines():
+            start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
+            if "rw" not in line or not SEGMENT_MIB << 20 <= end - start < 1 << 30:
+                continue
+            memory.seek(start)
+            at = memory.read(end - start).find(page)
+            if at >= 0:
+                memory.seek(start + at)
+                memory.write(bytes([page[0] ^ 1]))
+                return
+    raise AssertionError("the page lies nowhere")
+
+
+@pytest.fixture
+def flipped(owner: Server) -> Callable[[bytes], None]:
+    return lambda page: flip(owner, page)
+
+
+@pytest.fixture(scope="module")
+def shared(inside: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """A storage for all tests of a file that want the same and close none: each client takes a second or two."""
+    stores: dict[str, MooncakeStorage] = {}
+    context = KitContext(tmp_path_factory.mktemp("state"))
+
+    def open_once(master: Server, **settings: object) -> MooncakeStorage:
+        name = f"{master.port} {sorted(settings.items())}"
+        if name not in stores:
+            stores[name] = open_at(master, context, **settings)
+        return stores[name]
+
+    yield open_once
+    for store in stores.values():
         store.close()
 
 
@@ -217,14 +286,15 @@ class Stranger:
         self.client.batch_remove(names, True)
 
 
-@pytest.fixture
-def stranger() -> Iterator[Callable[[Server], Stranger]]:
-    strangers: list[Stranger] = []
+@pytest.fixture(scope="module")
+def stranger(inside: None) -> Iterator[Callable[[Server], Stranger]]:
+    strangers: dict[int, Stranger] = {}
 
     def make_stranger(master: Server) -> Stranger:
-        strangers.append(Stranger(master))
-        return strangers[-1]
+        if master.port not in strangers:
+            strangers[master.port] = Stranger(master)
+        return strangers[master.port]
 
     yield make_stranger
-    for one in strangers:
+    for one in strangers.values():
         one.client.close()

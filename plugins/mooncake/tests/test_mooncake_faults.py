@@ -37,22 +37,13 @@ def both(own_master: Server, own_owner: Server) -> dict[str, Server]:
     return {"master": own_master, "owner": own_owner}
 
 
-def settled(store: MooncakeStorage) -> MooncakeStorage:
-    """Once nothing is left of an outage: a segment that has gone stays with the master for a while."""
-    bench = Bench(store, PAGE, 16)
-    ends = time.monotonic() + 10
-    while {*bench.write(range(16)), *bench.read(range(16))[0]} != {DONE}:
-        assert time.monotonic() < ends, "the store does not come to rest"
-        time.sleep(0.1)
-    store.delete(bench.keys(range(16)))
-    return store
-
-
 class TestKilled:
     @pytest.mark.parametrize("who", ["master", "owner"])
-    def test_under_way_it_costs_pages_and_bounded_time(self, both: dict[str, Server], opened: Open, who: str) -> None:
+    def test_under_way_it_costs_pages_and_bounded_time(
+        self, both: dict[str, Server], opened: Open, settled: Open, who: str
+    ) -> None:
         """A thread for each kind of call makes it over and over; the one that reads looks at each byte."""
-        store = settled(opened(both["master"]))
+        store = settled(both["master"], opened(both["master"]))
         bench = Bench(store, PAGE, 48)
         bench.put(range(16))
         over = threading.Event()
@@ -94,11 +85,11 @@ class TestKilled:
         assert not wrong
         assert len(kinds) > 1, "nobody noticed"
         assert max(longest.values()) < 5.0, f"calls took {longest}"
-        settled(store)
+        settled(both["master"], store)
 
-    def test_a_dead_master_holds_no_thread_up(self, both: dict[str, Server], opened: Open) -> None:
+    def test_a_dead_master_holds_no_thread_up(self, both: dict[str, Server], opened: Open, settled: Open) -> None:
         """The client alone takes 4.3 s a call."""
-        bench = Bench(settled(opened(both["master"])), PAGE, 8)
+        bench = Bench(settled(both["master"], opened(both["master"])), PAGE, 8)
         bench.put(range(8))
         both["master"].kill()
         began = time.monotonic()
@@ -109,7 +100,7 @@ class TestKilled:
                 bench.storage.contains(bench.keys(range(8)))
         assert time.monotonic() - began < 1.0
         both["master"].start()
-        settled(bench.storage)
+        settled(both["master"], bench.storage)
         bench.lacks(range(8))
         bench.storage.close()
         both["master"].kill()
@@ -119,16 +110,16 @@ class TestKilled:
 class TestServing:
     @pytest.mark.parametrize("who", ["master", "owner"])
     def test_an_engine_serves_on_and_finds_the_store_again(
-        self, both: dict[str, Server], opened: Open, who: str
+        self, both: dict[str, Server], opened: Open, settled: Open, who: str
     ) -> None:
-        settled(opened(both["master"]))
+        settled(both["master"], opened(both["master"]))
         report = under_fault(table(both["master"]), both[who].kill, both[who].start, before_s=1.0, during_s=2.0)
         report.check()
 
     def test_an_engine_started_anew_finds_the_pages_of_the_last(
-        self, both: dict[str, Server], opened: Open, tmp_path: Path
+        self, both: dict[str, Server], opened: Open, settled: Open, tmp_path: Path
     ) -> None:
-        settled(opened(both["master"]))
+        settled(both["master"], opened(both["master"]))
         tokens = np.arange(256, dtype=np.int32) % 256
         said = [ask_once(table(both["master"]), tmp_path / str(turn), tokens) for turn in range(2)]
         assert [cached for _, cached in said] == [0, 240]

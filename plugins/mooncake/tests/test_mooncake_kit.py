@@ -1,17 +1,15 @@
 """The storage kit against a real master and a segment in another process."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
 import pytest
 
-from stepwell import DONE, PageKey, Storage
+from stepwell import Capability, PageKey, Storage
 from stepwell_mooncake import stepwell_storages
 from stepwell_mooncake.store import MooncakeStorage
 from stepwell_testkit import StorageKit
-from stepwell_testkit.bench import Bench
 from stepwell_testkit.server import Server
 from stepwell_testkit.storage.outage import Outage
 
@@ -30,9 +28,10 @@ SEGMENT_MIB = 32
 
 
 class TestMooncake(StorageKit):
-    provides = stepwell_storages()[0].provides
+    provides = stepwell_storages()[0].provides | {Capability.CHECKS}
     limit_bytes: ClassVar[int] = SEGMENT_MIB << 20
     forks: ClassVar[bool] = False
+    checksums: ClassVar[bool] = True
 
     @pytest.fixture
     def storage(
@@ -47,15 +46,19 @@ class TestMooncake(StorageKit):
         return lambda: opened(master)
 
     @pytest.fixture
-    def damage(self, stranger: Callable[[Server], Stranger], master: Server) -> Callable[[PageKey, str], object]:
+    def damage(
+        self, stranger: Callable[[Server], Stranger], master: Server, flipped: Callable[[bytes], None]
+    ) -> Callable[[PageKey, str], object]:
         other = stranger(master)
 
         def damage(key: PageKey, how: str) -> None:
             name = "stepwell/" + key.hex()
-            page = bytearray(other.get(name))
-            page[0] ^= 1
-            other.remove([name])
-            assert other.put(name, page[:-1] if how == "short" else page)
+            page = other.get(name)
+            if how == "flipped":
+                flipped(page)
+            else:
+                other.remove([name])
+                assert other.put(name, page[:-1])
 
         return damage
 
@@ -76,17 +79,6 @@ class TestMooncake(StorageKit):
         return fill_up
 
 
-def settled(store: MooncakeStorage) -> MooncakeStorage:
-    """Once nothing is left of the outage before: a segment that has gone stays with the master for a while."""
-    bench = Bench(store, 4096, 16)
-    ends = time.monotonic() + 10
-    while {*bench.write(range(16)), *bench.read(range(16))[0]} != {DONE}:
-        assert time.monotonic() < ends, "the store does not come to rest"
-        time.sleep(0.1)
-    store.delete(bench.keys(range(16)))
-    return store
-
-
 class TestMasterOutage(Outage):
     """The master is killed, frozen and started again."""
 
@@ -98,8 +90,8 @@ class TestMasterOutage(Outage):
         return own_master
 
     @pytest.fixture
-    def storage(self, own_master: Server, own_owner: Server, opened: Open) -> Storage:
-        return settled(opened(own_master))
+    def storage(self, own_master: Server, own_owner: Server, opened: Open, settled: Open) -> Storage:
+        return settled(own_master, opened(own_master))
 
     @pytest.fixture
     def reopen(self, own_master: Server, opened: Open) -> Callable[[], Storage]:

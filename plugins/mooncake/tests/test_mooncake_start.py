@@ -10,8 +10,10 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from stepwell import ConfigError
+from stepwell import Capability, ConfigError, Finding
+from stepwell.offers import provided
 from stepwell_mooncake import MooncakeConfig, make, stepwell_checks, stepwell_storages, wheel
+from stepwell_mooncake.client import environment
 from stepwell_testkit import KitContext
 from stepwell_testkit.server import Server, free_port
 
@@ -69,11 +71,22 @@ def test_a_metadata_server_that_is_not_there(master: Server, context: KitContext
         ({"replicas": 0}, "replicas"),
         ({"rpc_timeout_s": 0}, "rpc_timeout_s"),
         ({"segment_gib": -1}, "segment_gib"),
+        ({"segment_gib": 0.001}, "segment_gib: a segment has at least 16 MiB"),
+        ({"segment_gib": 1e300}, "segment_gib"),
+        ({"pin": "soft", "soft_pin_ttl_s": float("inf")}, "soft_pin_ttl_s"),
     ],
 )
 def test_a_setting_that_cannot_be(settings: dict[str, object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         MooncakeConfig(**({"master": "a:1"} | settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_only_with_its_checksum_it_says_that_it_checks(checksum: bool) -> None:
+    config = MooncakeConfig("a:1", checksum=checksum)
+    assert (Capability.CHECKS in provided(stepwell_storages()[0], config)) == checksum
+    assert environment(config)["MOONCAKE_STORE_CHECKSUM"] == str(int(checksum))
+    assert not MooncakeConfig("a:1").checksum, "core's own is enough, and this one is slow"
 
 
 # --- the wheels ------------------------------------------------------------------------------------------------------
@@ -145,8 +158,10 @@ def test_doctor_tries_the_client_in_a_process(
     monkeypatch.setattr(wheel, "_probe", broken)
     found = check.run()
     assert found.level == "fail" and "(ImportError: libx.so: cannot open)" in found.text
-    installed()
+    installed(next(iter(wheel.WHEELS)), lacking=("libibverbs.so.1",))
     assert check.run().level == "warn"
+    installed()
+    assert check.run() == Finding("ok", "no client is installed, so storage mooncake cannot be chosen")
 
 
 def test_the_offer_imports_no_client() -> None:

@@ -29,9 +29,9 @@ class Stranger(Protocol):
 
 
 def test_objects_of_others_are_not_listed_and_not_touched(
-    master: Server, owner: Server, opened: Open, stranger: Callable[[Server], Stranger]
+    master: Server, owner: Server, shared: Open, stranger: Callable[[Server], Stranger]
 ) -> None:
-    bench = Bench(opened(master), PAGE, 4)
+    bench = Bench(shared(master), PAGE, 4)
     bench.put(range(4))
     other = stranger(master)
     theirs = [
@@ -54,27 +54,27 @@ def test_objects_of_others_are_not_listed_and_not_touched(
         other.remove(theirs)
 
 
-def test_stores_with_different_prefixes_do_not_meet(master: Server, owner: Server, opened: Open) -> None:
-    one, two = Bench(opened(master), PAGE, 2), Bench(opened(master, prefix="two."), PAGE, 2)
+def test_stores_with_different_prefixes_do_not_meet(master: Server, owner: Server, shared: Open) -> None:
+    one, two = Bench(shared(master), PAGE, 2), Bench(shared(master, prefix="two."), PAGE, 2)
     one.put([1])
     assert two.storage.contains(one.keys([1])) == [False]
     assert [batch for batch in two.storage.scan() if batch] == []
     one.storage.delete(one.keys([1]))
 
 
-def test_a_listing_without_the_admin_pages_is_a_sentence(master: Server, owner: Server, opened: Open) -> None:
-    store = opened(master, metrics=f"127.0.0.1:{free_port()}")
+def test_a_listing_without_the_admin_pages_is_a_sentence(master: Server, owner: Server, shared: Open) -> None:
+    store = shared(master, metrics=f"127.0.0.1:{free_port()}")
     with pytest.raises(ConfigError, match=r"storage.metrics: .* nobody answers there .*; name the address"):
         list(store.scan())
-    store = opened(master, metrics=f"127.0.0.1:{master.port}")
+    store = shared(master, metrics=f"127.0.0.1:{master.port}")
     with pytest.raises(ConfigError, match=r"storage\.metrics: "):
         list(store.scan())
 
 
 def test_a_page_of_another_size_fails_and_makes_room(
-    master: Server, owner: Server, opened: Open, stranger: Callable[[Server], Stranger]
+    master: Server, owner: Server, shared: Open, stranger: Callable[[Server], Stranger]
 ) -> None:
-    bench = Bench(opened(master), PAGE, 4)
+    bench = Bench(shared(master), PAGE, 4)
     other = stranger(master)
     for number, size in enumerate((PAGE // 2, PAGE * 2)):
         assert other.put("stepwell/" + bench.key(number).hex(), bytes(size))
@@ -85,16 +85,16 @@ def test_a_page_of_another_size_fails_and_makes_room(
     bench.storage.delete(bench.keys([0, 1]))
 
 
-def test_soft_pins_reach_the_master(master: Server, owner: Server, opened: Open) -> None:
+def test_soft_pins_reach_the_master(master: Server, owner: Server, shared: Open) -> None:
     for settings in ({"pin": "soft"}, {"pin": "soft", "soft_pin_ttl_s": 30.0}):
-        bench = Bench(opened(master, **settings), PAGE, 2)
+        bench = Bench(shared(master, **settings), PAGE, 2)
         bench.put([1])
         bench.gets([1])
         bench.storage.delete(bench.keys([1]))
 
 
-def test_hard_pins_outlive_an_eviction_and_yield_to_deletion(forgetful: Server, opened: Open) -> None:
-    pinned, others = Bench(opened(forgetful, pin="hard"), MIB, 2), Bench(opened(forgetful), MIB, 1)
+def test_hard_pins_outlive_an_eviction_and_yield_to_deletion(forgetful: Server, shared: Open) -> None:
+    pinned, others = Bench(shared(forgetful, pin="hard"), MIB, 2), Bench(shared(forgetful), MIB, 1)
     pinned.put([0, 1])
     for number in range(48):
         others.put([number])
@@ -125,8 +125,8 @@ def test_more_than_there_is_room_for_fails_in_bounded_time(masters: Serve, owner
     bench.put([99])
 
 
-def test_native_moves_what_the_storage_moves(master: Server, owner: Server, opened: Open, context: KitContext) -> None:
-    store, arena = opened(master), KitArena(PAGE, 4)
+def test_native_moves_what_the_storage_moves(master: Server, owner: Server, shared: Open, context: KitContext) -> None:
+    store, arena = shared(master), KitArena(PAGE, 4)
     config = MooncakeConfig(f"127.0.0.1:{master.port}")
     make_native = stepwell_storages()[0].native
     assert make_native is not None
@@ -149,20 +149,20 @@ def test_offloaded_pages_outlive_master_and_owner(masters: Serve, owners: Serve,
     master = masters("--enable_offload=true")
     folder = tmp_path / "disk"
     owner = owners(master, 16, str(folder))
-    bench = Bench(opened(master), MIB // 4, 96)
+    bench = Bench(opened(master), MIB // 4, 72)
     ends = time.monotonic() + 20
-    for number in range(96):
+    for number in range(72):
         while bench.write([number]) != [DONE]:  # there is room for more once the first are on disk
             assert time.monotonic() < ends, f"page {number} has no room"
-    while sum(path.is_file() for path in folder.rglob("*")) < 96:
+    while sum(path.is_file() for path in folder.rglob("*")) < 72:
         assert time.monotonic() < ends, "not all pages come to disk"
         time.sleep(0.1)
-    bench.gets(range(96))
+    bench.gets(range(72))
     owner.kill()
     master.restart()
     owner.start()
     ends = time.monotonic() + 20
-    while missing := [number for number, result in enumerate(bench.read(range(96))[0]) if result != DONE]:
+    while missing := [number for number, result in enumerate(bench.read(range(72))[0]) if result != DONE]:
         assert time.monotonic() < ends, f"pages {missing} are missing"
-        time.sleep(0.2)
-    bench.gets(range(96))
+        time.sleep(0.1)
+    bench.gets(range(72))

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stepwell import Capability
 from stepwell.settings import above_zero, at_least
 
 GIB = 1 << 30
 MIB = 1 << 20
+LEAST_SEGMENT = 16 * MIB
 METRICS_PORT = 9003
 """Where a master serves its admin pages unless it is told otherwise."""
 
@@ -58,8 +60,8 @@ class MooncakeConfig:
     """Whose pages these are, for a master that tells tenants apart."""
     prefix: str = "stepwell/"
     """Stands before the name of each page; what has another name is left alone."""
-    checksum: bool = True
-    """Let the client keep a checksum of each page and compare it on each read."""
+    checksum: bool = False
+    """Let the client keep a checksum of each page and compare it on each read, at three to five times the cost."""
 
     def __post_init__(self) -> None:
         _host_port("master", self.master)
@@ -67,12 +69,14 @@ class MooncakeConfig:
             _host_port("metrics", self.metrics)
         if not self.prefix or not self.prefix.isprintable():
             raise ValueError("prefix: must be printable and not empty, or pages could not be told from other objects")
-        if self.segment_gib < 0:
-            raise ValueError("segment_gib: must not be less than 0")
+        at_least("segment_gib", self.segment_gib, 0)
+        if 0 < self.segment_gib * GIB < LEAST_SEGMENT:
+            raise ValueError(
+                f"segment_gib: a segment has at least {LEAST_SEGMENT // MIB} MiB ({LEAST_SEGMENT / GIB:g})"
+            )
         if self.offload is not None and not self.segment_gib:
             raise ValueError("offload: is for the segment of this process; set segment_gib too")
-        if self.soft_pin_ttl_s < 0:
-            raise ValueError("soft_pin_ttl_s: must not be less than 0")
+        at_least("soft_pin_ttl_s", self.soft_pin_ttl_s, 0)
         if self.soft_pin_ttl_s and self.pin != "soft":
             raise ValueError('soft_pin_ttl_s: is for pin = "soft"')
         at_least("replicas", self.replicas, 1)
@@ -81,6 +85,11 @@ class MooncakeConfig:
             above_zero(name, getattr(self, name))
         if not 0 <= self.space_retries * self.space_pause_s <= 2:
             raise ValueError("space_pause_s: pauses add up to more than 2 s; take a smaller one or less space_retries")
+
+    @property
+    def provides(self) -> frozenset[Capability]:
+        """What it can do with these settings, besides what the offer declares."""
+        return frozenset({Capability.CHECKS}) if self.checksum else frozenset()
 
     @property
     def address(self) -> tuple[str, int]:

@@ -50,7 +50,9 @@ def why_not(error: ImportError) -> str:
 
 
 def finding() -> Finding:
-    """For `stepwell doctor`."""
+    """For `stepwell doctor`, which says by itself why a storage that a config names cannot be used."""
+    if find_spec("mooncake") is None:
+        return Finding("ok", "no client is installed, so storage mooncake cannot be chosen")
     reason = missing()
     if reason is not None:
         return Finding("warn", f"storage mooncake cannot be used: {reason}")
