@@ -62,22 +62,13 @@ def mooncake(folder: Path) -> Iterator[Setup]:
         return [program, "--rpc_address=127.0.0.1", *where, "--logtostderr=true"]
 
     with Server(master_command, folder, ports=2) as master:
-        there = folder / "segment"
-        owner = [sys.executable, "-c", SEGMENT, f"127.0.0.1:{master.port}", str(there)]
-        with Server(lambda ports: owner, folder, ready=lambda ports: there.exists()):
+        lend = [sys.executable, "-m", "stepwell", "mooncake", "segment", "--gib", "0.5"]
+        with Server(
+            lambda ports: [*lend, "--master", f"127.0.0.1:{master.port}"],
+            folder,
+            ready=lambda ports: any("lending" in log.read_text() for log in folder.glob("*.log")),
+        ):
             yield Setup({"use": "mooncake", "master": f"127.0.0.1:{master.ports[0]}"})
-
-
-SEGMENT = """
-import sys, time
-from pathlib import Path
-from stepwell_mooncake import MooncakeConfig
-from stepwell_mooncake.client import connect
-store = connect(MooncakeConfig(sys.argv[1], segment_gib=0.5), 0)
-Path(sys.argv[2]).touch()
-time.sleep(3600)
-"""
-"""A process whose memory belongs to a Mooncake store."""
 
 
 @contextmanager

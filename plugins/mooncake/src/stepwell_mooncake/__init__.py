@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import click
+
 from stepwell import ArenaView, Capability, Check, Context, Native, Offer, Storage, hookimpl
 from stepwell_mooncake.config import MooncakeConfig
 from stepwell_mooncake.wheel import finding, missing
@@ -39,6 +43,14 @@ def stepwell_storages() -> list[Offer[Storage]]:
         }
     )
     return [Offer("mooncake", make, MooncakeConfig, missing, provides, native)]
+
+
+@hookimpl
+def stepwell_commands() -> Iterable[click.Command]:
+    """`stepwell mooncake segment`."""
+    from stepwell_mooncake.commands import segment
+
+    return [segment]
 
 
 @hookimpl
