@@ -1,9 +1,24 @@
-"""For every test of the workspace: those that need a CUDA device are skipped where there is none."""
+"""For every test of the workspace: which run together, and which are skipped for want of a CUDA device."""
+
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parent
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name each test's group, where several processes share the work, and skip what cannot run here.
+
+    Tests of one folder run in one process, in order: they share servers and downloads.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("-".join(item.path.relative_to(ROOT).parts[:-1])))
+    skip_gpu(items)
+
+
+def skip_gpu(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests, and do not import torch unless there are some."""
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:

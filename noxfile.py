@@ -37,7 +37,9 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 
 CONSTRAINTS = ROOT / "constraints.txt"
-TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis", "openai>=1.60", "httpx")
+TEST_TOOLS = ("pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis", "openai>=1.60", "httpx")
+TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup")
+"""Most tests wait for servers, deadlines and child processes; see conftest.py for what stays together."""
 STRICT = ("core/src/stepwell", "plugins/testkit/src/stepwell_testkit")
 
 
@@ -93,7 +95,8 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Every test, every distribution installed side by side."""
     install_for_tests(session)
-    session.run("pytest", *(session.posargs or ["core", "kernels", "plugins", "tests"]), env={"STEPWELL_TESTS": "1"})
+    everything = [*TWO_AT_ONCE, "core", "kernels", "plugins", "tests"]
+    session.run("pytest", *(session.posargs or everything), env={"STEPWELL_TESTS": "1"})
 
 
 @nox.session
