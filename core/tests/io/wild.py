@@ -62,6 +62,7 @@ class WildStorage(Storage):
                 threading.Event().wait()
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(3)  # another thread may take the signal, and this one run on until it is stopped too
             case "slow":
                 time.sleep(0.5)
             case "raise":
