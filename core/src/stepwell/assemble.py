@@ -29,7 +29,7 @@ from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWri
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
-from stepwell.engine.parts import Parts, StorageInfo
+from stepwell.engine.parts import Parts, StorageInfo, sentence
 from stepwell.errors import ConfigError
 from stepwell.offers import Capability, provided
 from stepwell.plugins import Plan, Registry
@@ -64,16 +64,19 @@ class Assembly:
         offer = self.registry.offer("codec", name)
         return self._made(Chosen("runner", offer, runner.settings, runner.origin), Codec)
 
-    def parts(self) -> Parts:
-        """Everything that an engine runs on. On the thread that will run it, since a runner belongs to one."""
+    def parts(self, *, again: bool = False) -> Parts:
+        """Everything that an engine runs on. On the thread that will run it, since a runner belongs to one.
+
+        `again`: the engine has run before, so a storage that cannot be made is left out instead of raising.
+        """
         with ExitStack() as undo:
-            parts = self._parts(undo)
+            parts = self._parts(undo, again)
             offers = {section: choice.offer for section, choice in self.resolved.chosen.items()}
             self.registry.assembled(Plan(self.registry, self.config, offers))
             undo.pop_all()
         return parts
 
-    def _parts(self, undo: ExitStack) -> Parts:
+    def _parts(self, undo: ExitStack, again: bool) -> Parts:
         """The parts; `undo` closes those that are there if a later one fails."""
         settings, chosen = self.resolved, self.resolved.chosen
         runner = self._make("runner", Runner)
@@ -92,13 +95,17 @@ class Assembly:
         hooked = self._hooked("stepwell_events")
         cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
         self._enough(cache, runner.groups)
-        storage, info = None, None
+        storage, info, lacking = None, None, ""
+        shared = arena is None or arena.fd >= 0
         if "storage" in chosen:
-            choice = chosen["storage"]
-            shared = arena is None or arena.fd >= 0
-            storage = make_storage(choice, self._place(choice.offer.name), settings.tiers, shared=shared)
-            undo.callback(storage.close)
-            info = _told(choice, self.config)
+            info = _told(chosen["storage"], self.config)
+            try:
+                storage = self._storage(chosen["storage"], shared=shared)
+                undo.callback(storage.close)
+            except BaseException as error:  # a native client that panics, too
+                if not again:
+                    raise
+                lacking = sentence(error)
         return Parts(
             hello=self._hello(runner, cache, storage),
             brain=self._brain(runner, cache),
@@ -115,6 +122,8 @@ class Assembly:
             on_events=self.registry.events if hooked else None,
             on_stop=self.registry.stopping,
             info=info,
+            lacking=lacking,
+            renew=(lambda: self._storage(chosen["storage"], shared=shared)) if again and info else None,
             new_storage=self._new_storage,
             summary=self._summary(runner, pools),
         )
@@ -126,8 +135,10 @@ class Assembly:
         if choice is None:
             names = ", ".join(self.registry.offers("storage"))
             raise ConfigError(f"storage.use is required and not set; have {names}")
-        storage = make_storage(choice, self._place(choice.offer.name), self.resolved.tiers)
-        return _told(choice, config), storage
+        return _told(choice, config), self._storage(choice)
+
+    def _storage(self, choice: Chosen, *, shared: bool = True) -> Storage:
+        return make_storage(choice, self._place(choice.offer.name), self.resolved.tiers, shared=shared)
 
     def _by_name(self) -> bool:
         """Whether storage reaches the host tier's memory only by its name."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -45,7 +46,7 @@ def engine_child(
         argv += ["--set", text]
     if extra:
         argv += ["--extra-json", msgspec.json.encode(extra).decode()]
-    return Child("engine", argv, restart=restart)
+    return Child("engine", argv, restart=restart, again=["--again"])
 
 
 @contextmanager
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config")
     parser.add_argument("--set", dest="sets", action="append", default=[])
     parser.add_argument("--extra-json", default="{}")
+    parser.add_argument("--again", action="store_true", help="it has run before: do without a storage that is gone")
     parser.add_argument("--ready-fd", type=int, default=-1)
     parser.add_argument("--parent", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path = None if options.config is None else Path(options.config)
         config = Config.load(path, environment(), options.sets, msgspec.json.decode(options.extra_json, type=dict))
-        host = Host(config, options.address)
+        host = Host(config, options.address, again=options.again)
     except Exception as error:
         if options.ready_fd < 0:
             logging.getLogger("stepwell.process").error("%s", error)
@@ -86,13 +88,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Host:
     """Shell and gate of one process."""
 
-    def __init__(self, config: Config, address: str) -> None:
-        """Build everything, and take requests at `address`. A signal before that is the end, as it is by default."""
+    def __init__(self, config: Config, address: str, *, again: bool = False) -> None:
+        """Build everything, and take requests at `address`. A signal before that is the end, as it is by default.
+
+        `again`: this engine has run before, so it comes up even where its storage does not.
+        """
         self._log = logging.getLogger("stepwell.process")
         assembly = Assembly(config, config.load_plugins())
         self._signals: list[str] = []
         self._gate: Gate | None = None
-        self._shell = Shell(assembly.parts, self._deliver)
+        self._shell = Shell(partial(assembly.parts, again=again), self._deliver)
         parts = self._shell.start()
         for line in parts.summary:
             self._log.info("%s", line)

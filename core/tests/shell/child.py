@@ -12,6 +12,7 @@ from stepwell.errors import ConfigError
 parser = argparse.ArgumentParser()
 parser.add_argument("what")
 parser.add_argument("--log", default="")
+parser.add_argument("--again", action="store_true")
 parser.add_argument("--ready-fd", type=int, default=-1)
 parser.add_argument("--parent", type=int, default=0)
 options = parser.parse_args()
@@ -30,7 +31,7 @@ def leave(number: int, frame: object) -> None:
 
 lifeline = Lifeline(options.ready_fd, options.parent)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if options.what == "stubborn" else leave)
-note("started")
+note("again" if options.again else "started")
 match options.what:
     case "config":
         sys.exit(lifeline.failed(ConfigError("runner.use = 'x' (site.toml:3): nothing offers it")))

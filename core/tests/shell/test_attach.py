@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stepwell.abc.storage import Storage
-from stepwell.engine import attachment
+from stepwell.engine import attachment, wanted
 from stepwell.engine.client import Conflict
 from stepwell.engine.parts import Parts, StorageInfo
 from stepwell.errors import ConfigError, PluginError, StepwellError
@@ -473,3 +473,122 @@ def test_a_clear_that_hangs_or_fails_says_so(lives: Lives) -> None:
     storage.free.set()
     assert detach(live)["closed"]
     assert storage.closed == 1
+
+
+# --- an engine that was started again without its storage ------------------------------------------------------------
+
+
+class Away:
+    """Parts of an engine that came up without its storage, which cannot be made while `down`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wanted, "LONGEST_PAUSE_S", 0.05)
+        monkeypatch.setattr(attachment, "FIRST_PAUSE_S", 0.05)
+        self.down, self.attempts = True, 0
+        self.let, self.storage = threading.Event(), Keeps()
+        self.let.set()
+
+    def __call__(self, parts: Parts) -> Parts:
+        parts.storage.close()
+        self.let.wait(30)
+        return replace(parts, storage=None, lacking="no well answers", renew=self.make)
+
+    def make(self) -> Storage:
+        self.attempts += 1
+        assert self.let.wait(30)
+        if self.down:
+            raise ConfigError(f"no well answers at attempt {self.attempts}")
+        return self.storage
+
+
+def until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_storage_that_was_away_at_the_start_comes_by_itself(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = Away(monkeypatch)
+    live = lives(TIERS, away)
+    live.ask(PROMPT)
+    until(lambda: away.attempts >= 2)
+    told = live.engine.control("storage")
+    assert (told["attached"], told["wanted"]) == (False, "memory")
+    assert "no well answers" in told["why"] and told["attempts"] >= 2
+    assert live.stats()["storage_wanted"] == 1 and not live.engine.hello.storage
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    away.down = False
+    until(lambda: live.engine.control("storage")["attached"])
+    live.settle(lambda stats: stats["storage_pages_written"] >= 10)  # what was computed without it
+    live.engine.control("flush")
+    assert live.ask(PROMPT).last.cached.storage == 36
+    assert "wanted" not in live.engine.control("storage")
+    assert live.stats()["storage_wanted"] == 0
+    live.engine.control("audit")
+
+
+def test_a_detach_ends_the_attempts_and_refuses_one_that_succeeds_late(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(monkeypatch)
+    live = lives(TIERS, away)
+    away.let.clear()
+    before = away.attempts
+    until(lambda: away.attempts > before)
+    away.down = False
+    assert detach(live) == {"detached": "memory", "late_calls": 0, "closed": False}
+    away.let.set()
+    until(lambda: away.storage.closed == 1)
+    count = away.attempts
+    time.sleep(1.2)
+    assert away.attempts == count and not live.engine.control("storage")["attached"]
+    with pytest.raises(Conflict, match="no storage is attached"):
+        detach(live)
+
+
+def test_an_attach_takes_the_place_of_what_was_wanted_and_a_failed_one_does_not(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(monkeypatch)
+    live = lives(TIERS, away)
+    with pytest.raises(ConfigError, match="did you mean gib"):
+        attach(live, gibb=1)
+    assert live.engine.control("storage")["wanted"] == "memory", "a mistake of the admin's changes nothing"
+    assert attach(live, gib=0.5)["settings"] == {"gib": 0.5}
+    assert "wanted" not in live.engine.control("storage")
+    time.sleep(0.6)  # what is under way ends
+    count = away.attempts
+    time.sleep(1.2)
+    assert away.attempts == count
+    assert live.engine.control("storage")["settings"] == {"gib": 0.5}
+
+
+def test_a_storage_that_cannot_reach_the_memory_is_done_without_only_where_it_may_stay_away(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deaf(Keeps):
+        def attach(self, arena: object) -> None:
+            raise RuntimeError("no region is left")
+
+    away, deaf = Away(monkeypatch), Deaf()
+    live = lives(TIERS, lambda parts: replace(parts, storage=deaf, renew=away.make))
+    assert deaf.closed == 1 and "no region is left" in live.engine.control("storage")["why"]
+    live.ask(PROMPT)
+    with pytest.raises(PluginError, match="no region is left"):
+        lives(TIERS, lambda parts: replace(parts, storage=Deaf()))
+
+
+def test_the_pauses_between_attempts_grow_to_a_bound() -> None:
+    one = wanted.Wanted(StorageInfo("well"), "away", at=1.0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        assert not one.due(one.at - 0.01) and one.due(one.at)
+        pauses.append(one.at - now)
+        now = one.at
+        one.begin()
+        assert not one.due(now + 99), "one at a time"
+        one.failed(now, "still away")
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]

@@ -21,7 +21,7 @@ CHILD = str(Path(__file__).with_name("child.py"))
 
 def child(what: str, log: Path | None = None, *, restart: bool = True, name: str = "child") -> Child:
     argv = [sys.executable, CHILD, what, *(["--log", str(log)] if log else [])]
-    return Child(name, argv, restart=restart)
+    return Child(name, argv, restart=restart, again=["--again"])
 
 
 def gone(pid: int) -> bool:
@@ -111,6 +111,15 @@ def test_a_child_that_must_not_be_restarted_ends_all(made: list[Supervisor]) -> 
         until(lambda: supervisor.watch(0.05) is not None)
     supervisor.stop()
     assert gone(front)
+
+
+def test_a_child_knows_that_it_ran_before(tmp_path: Path, made: list[Supervisor]) -> None:
+    log = tmp_path / "log"
+    supervisor = Supervisor([child("once", log)])
+    made.append(supervisor)
+    supervisor.start()
+    until(lambda: (supervisor.watch(0.05), supervisor.restarted)[1] == 1)
+    assert [line.split()[0] for line in log.read_text().splitlines()[:2]] == ["started", "again"]
 
 
 def test_restarts_are_bounded(made: list[Supervisor]) -> None:

@@ -13,14 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from stepwell.abc.storage import Storage
 from stepwell.engine.actions import Attached, Cleared, Detached, Event
 from stepwell.engine.messages import ATTACHED, Control, Reply
-from stepwell.engine.parts import Parts, StorageInfo, attach_storage
+from stepwell.engine.parts import Parts, StorageInfo, attach_storage, sentence
 from stepwell.engine.storage_io import StorageIO
-from stepwell.errors import StepwellError
+from stepwell.engine.wanted import FIRST_PAUSE_S, Wanted
 
 VERBS = ("storage", "storage.attach", "storage.detach", "storage.clear")
 MAKE_S = 60.0
@@ -31,6 +32,8 @@ LET_GO_S = 15.0
 """After so long the caller hears of a detach that its storage still hangs."""
 MOST_LEFT = 4
 """Storages that hang at which no further one is attached."""
+WANTED = "storage_wanted"
+"""The value that says whether there is a storage to come that could not be had yet."""
 STATES = ("storage_read_paused", "storage_write_paused")
 """Values that only the storage attached now has."""
 
@@ -65,6 +68,15 @@ class Attachment:
         self.io: StorageIO | None = None
         """What is asked now."""
         self.info: StorageInfo | None = None
+        self._wanted: Wanted | None = None
+        if parts.arena is not None and parts.info is not None and parts.lacking:
+            self._wanted = Wanted(parts.info, parts.lacking, clock() + FIRST_PAUSE_S)
+            self._events.append(Detached())  # a cache is made for the storage that the config names
+            self._log.warning(
+                "the engine runs without its storage %s, which is tried again and again: %s",
+                parts.info.use,
+                parts.lacking,
+            )
         if parts.arena is not None and parts.storage is not None:
             self.info = parts.info or StorageInfo(type(parts.storage).__name__)
             self.io = StorageIO(parts.storage, parts.arena, done=answered, limits=parts.limits, clock=clock)
@@ -101,6 +113,10 @@ class Attachment:
         if task is not None and now >= task.until:
             self._log.warning("%s takes its time; it goes on in the background", task.verb)
             self._answer(task, task.late)
+        wanted = self._wanted
+        if wanted is not None and wanted.due(now) and self._task is None and self._room():
+            wanted.begin()
+            self._run(lambda: self._try(wanted))
 
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics; counters go on over all storages that there were."""
@@ -108,12 +124,13 @@ class Attachment:
         for io in self._all():
             _add(values, io.values(), states=io is self.io)
         values[ATTACHED] = float(self.io is not None)
+        values[WANTED] = float(self._wanted is not None)
         return values
 
     def abandon(self, why: str) -> list[Reply]:
         """The engine ends: what is under way will not be answered."""
         left = [*self._replies, *([Reply(self._task.id, error=why)] if self._task else [])]
-        self._replies, self._task = [], None
+        self._replies, self._task, self._wanted = [], None, None
         return left
 
     def close(self, wait_s: float) -> bool:
@@ -149,7 +166,8 @@ class Attachment:
 
     def shown(self) -> dict[str, object]:
         """What is attached, and how it does."""
-        counters = {name.removeprefix("storage_"): value for name, value in self.values().items() if name != ATTACHED}
+        values = {name: value for name, value in self.values().items() if name not in (ATTACHED, WANTED)}
+        counters = {name.removeprefix("storage_"): value for name, value in values.items()}
         told: dict[str, object] = {"attached": self.io is not None}
         if self.io is not None and self.info is not None:
             told |= {
@@ -158,6 +176,8 @@ class Attachment:
                 "settings": dict(self.info.settings),
                 "health": self.io.health(),
             }
+        if self._wanted is not None:
+            told |= self._wanted.shown()
         under_way = None if self._task is None else self._task.verb
         return told | {"under_way": under_way, "hanging": len(self._left), "counters": counters}
 
@@ -166,7 +186,8 @@ class Attachment:
         replace = table.pop("replace", False)
         if not isinstance(replace, bool):
             return self._refuse(control, f"replace: {replace!r} is neither true nor false", "config")
-        if self._parts.arena is None or self._parts.new_storage is None:
+        new = self._parts.new_storage
+        if self._parts.arena is None or new is None:
             text = "storage needs a host tier; set cache.host_gib or cache.host_pages and start anew"
             return self._refuse(control, text, "config")
         if self.info is not None and not replace:
@@ -176,23 +197,32 @@ class Attachment:
             return self._refuse(control, f"{MOST_LEFT} storages hang and were not let go of yet; restart the engine")
         late = Reply(control.id, error=f"no storage came of it within {MAKE_S:g} s", fault="config")
         task = self._begin(control, MAKE_S, lambda: late)
-        self._run(lambda: self._make(task, table))
 
-    def _make(self, task: _Task, table: Mapping[str, object]) -> None:
-        """On a thread: make a storage and let it reach the arena."""
+        def failed(why: str) -> None:
+            self._answer(task, lambda: Reply(task.id, error=why, fault="config"))
+
+        self._run(lambda: self._make(lambda: new(table), partial(self._made, task), failed))
+
+    def _make(
+        self,
+        make: Callable[[], tuple[StorageInfo, Storage]],
+        made: Callable[[StorageInfo, StorageIO], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """On a thread: make a storage and let it reach the arena. Then the serving thread calls one of the others."""
         parts = self._parts
-        assert parts.arena is not None and parts.new_storage is not None
+        assert parts.arena is not None
         try:
-            info, storage = parts.new_storage(table)
+            info, storage = make()
         except BaseException as error:  # a native client that panics
-            return self._fail(task, error)
+            return self._post(partial(failed, sentence(error)))
         try:
             attach_storage(storage, parts.arena)
             io = StorageIO(storage, parts.arena, done=self._answered, limits=parts.limits, clock=self._clock)
         except BaseException as error:
-            self._fail(task, error)
+            self._post(partial(failed, sentence(error)))
             return self._discard(storage)
-        self._post(lambda: self._made(task, info, io))
+        self._post(partial(made, info, io))
 
     def _discard(self, storage: Storage) -> None:
         """On a thread: close what nobody came to use."""
@@ -204,7 +234,7 @@ class Attachment:
     def _made(self, task: _Task, info: StorageInfo, io: StorageIO) -> None:
         if task is not self._task:  # too late for who asked, or for the engine
             return self._let_go(io, lambda: None)
-        old, self.io, self.info = self.io, io, info
+        old, self.io, self.info, self._wanted = self.io, io, info, None
         self._events += [Detached(), Attached()] if old is not None else [Attached()]
         self._log.info("storage %s is attached", info.use)
 
@@ -216,8 +246,32 @@ class Attachment:
         task.until, task.late = self._clock() + LET_GO_S, told
         self._let_go(old, lambda: self._answer(task, told))
 
+    def _try(self, wanted: Wanted) -> None:
+        """On a thread: make the storage that the engine should have."""
+        renew = self._parts.renew
+        assert renew is not None
+        self._make(lambda: (wanted.info, renew()), partial(self._came, wanted), partial(self._stayed_away, wanted))
+
+    def _came(self, wanted: Wanted, info: StorageInfo, io: StorageIO) -> None:
+        if wanted is not self._wanted or self._task is not None:  # somebody decided otherwise, or may be about to
+            wanted.put_off(self._clock())
+            return self._let_go(io, lambda: None)
+        self.io, self.info, self._wanted = io, info, None
+        self._events.append(Attached())
+        self._log.info("storage %s is attached, at attempt %d", info.use, wanted.attempts)
+
+    def _stayed_away(self, wanted: Wanted, why: str) -> None:
+        if why != wanted.why:
+            self._log.info("storage %s is still away: %s", wanted.info.use, why)
+        wanted.failed(self._clock(), why)
+
     def _detach(self, control: Control) -> None:
-        io, info = self.io, self.info
+        io, info, wanted = self.io, self.info, self._wanted
+        if wanted is not None:
+            self._wanted = None
+            self._log.info("storage %s is not tried again", wanted.info.use)
+            ended = {"detached": wanted.info.use, "late_calls": 0, "closed": not wanted.trying}
+            return self._replies.append(Reply(control.id, ended))
         if io is None or info is None:
             return self._refuse(control, "no storage is attached")
 
@@ -281,12 +335,6 @@ class Attachment:
     def _begin(self, control: Control, patience_s: float, late: Callable[[], Reply]) -> _Task:
         self._task = _Task(control.id, control.verb, self._clock() + patience_s, late)
         return self._task
-
-    def _fail(self, task: _Task, error: BaseException) -> None:
-        """On a thread: nothing came of a task."""
-        why = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
-        reply = Reply(task.id, error=why, fault="config")
-        self._post(lambda: self._answer(task, lambda: reply))
 
     def _refuse(self, control: Control, why: str, fault: str = "conflict") -> None:
         self._replies.append(Reply(control.id, error=why, fault=fault))

@@ -42,7 +42,6 @@ class Loop:
         deliver: Callable[[Sequence[Said]], None],
         clock: Callable[[], float],
     ) -> None:
-        self._parts, self._brain, self._runner = parts, parts.brain, parts.runner
         self._inbox, self._wake, self._deliver, self._clock = inbox, wake, deliver, clock
         self._steps: deque[Step] = deque()
         self._live: set[str] = set()
@@ -52,7 +51,8 @@ class Loop:
         self._ticks = 0
         self._settle_by: float | None = None
         self._aborted = False
-        open_up(parts, wake.set)
+        self._parts = parts = open_up(parts, wake.set)
+        self._brain, self._runner = parts.brain, parts.runner
         self._attachment = Attachment(parts, self._answered, wake.set, clock)
         self._sinks = Sinks(parts.sinks, parts.on_events)
         self._controls = Controls(parts, self._attachment, self._sinks)

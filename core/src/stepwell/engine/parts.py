@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepwell.abc.runner import Runner
 from stepwell.abc.sink import Event, Sink
@@ -58,15 +58,23 @@ class Parts:
     on_stop: Callable[[str], None] | None = None
     """Hooks that want to know that the engine stops."""
     info: StorageInfo | None = None
-    """What `storage` is."""
+    """What `storage` is, or would be."""
+    renew: Callable[[], Storage] | None = None
+    """Makes the storage that `info` tells of once more, on any thread. None: an engine that cannot have its storage
+    does not start."""
+    lacking: str = ""
+    """Why there is no storage, although `info` tells of one."""
     new_storage: Callable[[Mapping[str, object]], tuple[StorageInfo, Storage]] | None = None
     """Makes a storage of a `[storage]` table, for a running engine; on any thread, and in any time."""
     summary: Sequence[str] = ()
     """What was put together, a line each."""
 
 
-def open_up(parts: Parts, wake: Callable[[], None]) -> None:
-    """Have the runner allocate its pools and reach the host's memory, and storage too. Raises PluginError."""
+def open_up(parts: Parts, wake: Callable[[], None]) -> Parts:
+    """Have the runner allocate its pools and reach the host's memory, and storage too. Raises PluginError.
+
+    Answers what runs: without the storage where that does not come, and may stay away.
+    """
     pools = ", ".join(f"{count} pages of {name}" for name, count in parts.pages.items())
     arena = parts.arena
     with _blamed(f"the runner cannot hold {pools}; lower cache.device_pages or cache.device_gib"):
@@ -74,8 +82,16 @@ def open_up(parts: Parts, wake: Callable[[], None]) -> None:
     if arena is not None:
         with _blamed("the runner cannot reach the host tier's memory"):
             parts.runner.pin(arena)
-    if arena is not None and parts.storage is not None:
+    if arena is None or parts.storage is None:
+        return parts
+    try:
         attach_storage(parts.storage, arena)
+    except BaseException as error:
+        if parts.renew is None:
+            raise
+        _close("storage", parts.storage.close)
+        return replace(parts, storage=None, lacking=sentence(error))
+    return parts
 
 
 def attach_storage(storage: Storage, arena: Arena) -> None:
@@ -96,14 +112,22 @@ def _blamed(what: str) -> Iterator[None]:
 
 def release(parts: Parts, *, storage: bool = True, arena: bool = True) -> None:
     """Close what the parts hold; what fails in that is logged."""
-    log = logging.getLogger("stepwell.engine")
     closing = [("the runner", parts.runner.close)]
     if storage and parts.storage is not None:
         closing.append(("storage", parts.storage.close))
     if arena and parts.arena is not None:
         closing.append(("the host tier", parts.arena.close))
     for name, close in closing:
-        try:
-            close()
-        except Exception as error:
-            log.warning("%s failed to close: %s: %s", name, type(error).__name__, error)
+        _close(name, close)
+
+
+def _close(name: str, close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception as error:
+        logging.getLogger("stepwell.engine").warning("%s failed to close: %s", name, sentence(error))
+
+
+def sentence(error: BaseException) -> str:
+    """An error for people: what we raise says it all, anything else needs its type."""
+    return str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"

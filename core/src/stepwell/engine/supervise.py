@@ -100,6 +100,8 @@ class Child:
     env: Mapping[str, str] | None = None
     fds: Sequence[int] = ()
     """Descriptors that it inherits under the same numbers, such as a socket that outlives it."""
+    again: Sequence[str] = ()
+    """Arguments more where it is started once more."""
 
 
 @dataclass
@@ -201,9 +203,9 @@ class Supervisor:
 
     # --- one child ---------------------------------------------------------------------------------------------
 
-    def _launch(self, child: Child) -> _Running:
+    def _launch(self, child: Child, again: Sequence[str] = ()) -> _Running:
         read, write = os.pipe()
-        argv = [*child.argv, "--ready-fd", str(write), "--parent", str(os.getpid())]
+        argv = [*child.argv, *again, "--ready-fd", str(write), "--parent", str(os.getpid())]
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the children in order.
             process = subprocess.Popen(argv, pass_fds=(write, *child.fds), env=child.env, start_new_session=True)
@@ -250,7 +252,7 @@ class Supervisor:
             self._sleep(min(5.0, 0.1 * 2 ** len(running.starts)))
             if self._stop is not None:
                 return
-            fresh = self._launch(child)
+            fresh = self._launch(child, child.again)
             running.process, running.report = fresh.process, fresh.report
             running.starts += fresh.starts
             self.restarted += 1
