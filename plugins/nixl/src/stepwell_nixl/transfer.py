@@ -21,7 +21,7 @@ from stepwell_nixl.client import Agent, Handle, Rows
 Op = Literal["READ", "WRITE"]
 Which = npt.NDArray[np.intp]
 
-JOINED = 1 << 20
+JOINED = 1 << 19
 """Most bytes of neighbours that become one descriptor: fewer, larger I/Os; beyond it nothing is gained."""
 PAUSE_S = 20e-6
 """Between two looks at what is in flight. The kernel makes about 75 us of it."""
