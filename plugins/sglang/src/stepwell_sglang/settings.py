@@ -95,7 +95,7 @@ def read(extra: Mapping[str, object]) -> Settings:
         revision=None if revision is None else str(revision),
         verify=verify,
         bounce_bytes=int(bounce * 2**20),
-        calls=calls,  # type: ignore[arg-type]
+        calls=calls,
         zero_copy=bool(extra.get("interface_v1", 0)),
         config_path=config_path,
         table=table,
