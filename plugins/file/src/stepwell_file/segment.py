@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,9 +68,9 @@ class Segment:
         """Whether nobody has evicted it."""
         return self.index.exists()
 
-    def __del__(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        for fd in self._fds.values():  # `close` is bound, since at the interpreter's end the module may be gone
+            close(fd)
 
 
 class Tail:
@@ -112,12 +112,12 @@ class Tail:
         with suppress(OSError):
             os.truncate(self.segment.data, self._at)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # Here, since only the last one who lets go knows that nothing is under way.
         if self.full:
             with suppress(OSError):
                 append(self._disk, self._lock, SEALED.pack())
-        os.close(self._lock)
+        close(self._lock)
 
 
 def append(disk: Disk, fd: int, data: bytes) -> None:

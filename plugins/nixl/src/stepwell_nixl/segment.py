@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +59,9 @@ class Segment:
                 self._fds[direct] = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
             return self._fds[direct]
 
-    def __del__(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        for fd in self._fds.values():  # `close` is bound, since at the interpreter's end the module may be gone
+            close(fd)
 
 
 class Tail:
@@ -82,8 +83,8 @@ class Tail:
         self._next += taken
         return first, taken
 
-    def __del__(self) -> None:
-        os.close(self._lock)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._lock)
 
 
 def claim(path: Path) -> int | None:
