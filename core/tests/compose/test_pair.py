@@ -8,6 +8,7 @@ import pytest
 from stepwell import DONE, MISSING, Capability, Failed, Offer, Storage
 from stepwell.builtin.compose import MirrorConfig, TieredConfig, mirror, tiered
 from stepwell.builtin.memory import MemoryConfig, MemoryStorage
+from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Part
 from stepwell_file import FileConfig
 from stepwell_file.store import FileStorage
@@ -166,6 +167,49 @@ def test_the_first_is_closed_when_the_second_cannot_be_made(context: KitContext)
         raise ValueError("no server")
 
     first = part(Closing(MemoryConfig(), context))
-    with pytest.raises(ValueError, match="no server"):
+    with pytest.raises(PluginError, match=r"^storage\.second\.use = 'broken': ValueError: no server$"):
         mirror(MirrorConfig(first, Part(Offer("broken", broken), None)), context)
     assert closed == [1]
+
+
+def test_the_faults_of_each_part_are_counted_under_its_name(context: KitContext) -> None:
+    two = Two(context, tiered, TieredConfig)
+    two.bench.put(range(4))
+    two.one.faults = Faults(raises=1)
+    for _ in range(6):
+        two.bench.gets(range(4))
+    values = two.pair.values()
+    assert values["fast_failed_exception"] > 0 and values["fast_failed_pause"] > 0
+    assert (values["fast_read_paused"], values["large_read_paused"]) == (1, 0)
+    assert values["large_pages_read"] == 24 and values["fast_pages_read"] == 0
+    assert not any(name.startswith("large_failed") for name in values)
+    outer = mirror(MirrorConfig(part(two.pair), part(MemoryStorage(MemoryConfig(), context))), context)
+    assert outer.values()["first_fast_read_paused"] == 1
+
+
+class Well(MemoryStorage):
+    """Says what a plugin says of its own settings."""
+
+    def __init__(self, config: object, context: object) -> None:
+        raise ConfigError("storage.path: storage.path and storage.gib do not go together; see /mnt/storage.path/a")
+
+
+def test_an_error_of_a_part_names_its_setting_where_it_is_written(context: KitContext) -> None:
+    memory = Part(Offer("memory", MemoryStorage), MemoryConfig())
+    well = Part(Offer("well", Well), FileConfig(Path("x")))
+    with pytest.raises(ConfigError) as caught:
+        tiered(TieredConfig(memory, well), context)
+    large = "storage.large.path: storage.large.path and storage.large.gib do not go together"
+    assert str(caught.value) == f"{large}; see /mnt/storage.path/a"
+    with pytest.raises(ConfigError, match=r"^storage\.fast\.second\.path: storage\.fast\.second\.path and"):
+        tiered(TieredConfig(Part(Offer("mirror", mirror), MirrorConfig(memory, well)), memory), context)
+
+
+def test_a_part_whose_factory_breaks_is_named(context: KitContext) -> None:
+    def broken(config: object, context: object) -> Storage:
+        raise RuntimeError("dry")
+
+    memory = Part(Offer("memory", MemoryStorage), MemoryConfig())
+    inner = Part(Offer("mirror", mirror), MirrorConfig(memory, Part(Offer("well", broken), MemoryConfig())))
+    with pytest.raises(PluginError, match=r"^storage\.large\.second\.use = 'well': RuntimeError: dry$"):
+        tiered(TieredConfig(memory, inner), context)

@@ -592,3 +592,15 @@ def test_the_pauses_between_attempts_grow_to_a_bound() -> None:
         assert not one.due(now + 99), "one at a time"
         one.failed(now, "still away")
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_the_parts_of_a_storage_are_told_of(lives: Lives) -> None:
+    parts = {"use": "mirror", "first": {"use": "memory"}, "second": {"use": "memory"}}
+    live = lives(BARE)
+    live.ask(PROMPT)
+    live.engine.control("storage.attach", 60, parts)
+    live.settle(lambda stats: stats["storage_second_pages_written"] >= 10)
+    assert live.engine.control("storage")["counters"]["first_read_paused"] == 0
+    detach(live)
+    stats = live.stats()
+    assert stats["storage_first_pages_written"] >= 10 and "storage_first_read_paused" not in stats

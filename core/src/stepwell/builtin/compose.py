@@ -15,22 +15,27 @@ Parts nest. Each has a breaker of its own, so that one that fails costs nothing 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Literal
 
 import numpy as np
 
 from stepwell.abc.storage import Storage
+from stepwell.engine.counting import Counting
 from stepwell.engine.guard import Guard, IoLimits
-from stepwell.offers import Context, Part
+from stepwell.errors import ConfigError, PluginError, StepwellError
+from stepwell.offers import Context, Part, vars_of
 from stepwell.types import DONE, MISSING, ArenaView, Done, Failed, Missing, PageKey, PageResult, PageViews, StoredPage
 
 WRITERS = 8
 """Writes to the second store at once, one for each call that a caller may have under way."""
+UNCOUNTED = ("bytes_read", "bytes_written", "late", "late_now", "missing", "retries")
+"""What only the guard in front of the pair counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,9 @@ def tiered(config: TieredConfig, context: Context) -> Storage:
 def _made(parts: Sequence[tuple[str, Part[Storage]]], context: Context) -> tuple[Member, Member]:
     """Both members, or neither."""
     (name, one), (other, two) = parts
-    first = Member(name, one.make(context))
+    first = Member(name, one, context)
     try:
-        return first, Member(other, two.make(context))
+        return first, Member(other, two, context)
     except BaseException:
         first.storage.close()
         raise
@@ -88,9 +93,23 @@ def _made(parts: Sequence[tuple[str, Part[Storage]]], context: Context) -> tuple
 class Member:
     """One store of a pair, behind a guard of its own: its calls never raise, and pause when it keeps failing."""
 
-    def __init__(self, name: str, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, name: str, part: Part[Storage], context: Context) -> None:
+        self._name, self._part = name, part
+        with self._placed():
+            self.storage = part.make(context)
         self._guard = Guard(IoLimits(), late=_nothing, back=_nothing, name=f"storage.{name}")
+
+    def attach(self, arena: ArenaView) -> None:
+        """As `Storage.attach`."""
+        with self._placed():
+            self.storage.attach(arena)
+
+    def values(self) -> dict[str, float]:
+        """Counters and gauges by the name of the part, of its own parts too."""
+        values = {name: value for name, value in self._guard.values().items() if name not in UNCOUNTED}
+        if isinstance(self.storage, Counting):
+            values |= self.storage.values()
+        return {f"{self._name}_{name}": value for name, value in values.items()}
 
     def contains(self, keys: Sequence[PageKey]) -> list[bool]:
         """Which keys it says it has; none where it cannot say."""
@@ -98,15 +117,35 @@ class Member:
         def ask() -> list[PageResult]:
             return [DONE if there else MISSING for there in self.storage.contains(keys)]
 
+        self._guard.add(queries=1)
         return [result is DONE for result in self._guard.call(ask, len(keys), reading=True)]
 
     def read(self, keys: Sequence[PageKey], into: PageViews) -> list[PageResult]:
         """As `Storage.read`."""
-        return self._guard.call(lambda: self.storage.read(keys, into), len(keys), reading=True)
+        results = self._guard.call(lambda: self.storage.read(keys, into), len(keys), reading=True)
+        self._guard.add(reads=1, pages_read=sum(isinstance(result, Done) for result in results))
+        return results
 
     def write(self, keys: Sequence[PageKey], pages: PageViews) -> list[PageResult]:
         """As `Storage.write`."""
-        return self._guard.call(lambda: self.storage.write(keys, pages), len(keys), reading=False)
+        results = self._guard.call(lambda: self.storage.write(keys, pages), len(keys), reading=False)
+        self._guard.add(writes=1, pages_written=sum(isinstance(result, Done) for result in results))
+        return results
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """What is raised names settings as if the part were the whole storage; say where they are written."""
+        keys = "|".join(["use", *(vars_of(self._part.settings) if is_dataclass(self._part.settings) else ())])
+        try:
+            yield
+        except StepwellError as error:
+            text = re.sub(rf"(?<![\w./-])storage\.(?=({keys})\b)", f"storage.{self._name}.", str(error))
+            if text == str(error):
+                raise
+            raise (ConfigError if isinstance(error, ConfigError) else PluginError)(text) from error
+        except Exception as error:
+            where = f"storage.{self._name}.use = {self._part.offer.name!r}"
+            raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 class Deletes:
@@ -165,8 +204,12 @@ class Pair(Storage):
         self._deletes = Deletes()
 
     def attach(self, arena: ArenaView) -> None:
-        self._first.storage.attach(arena)
-        self._second.storage.attach(arena)
+        self._first.attach(arena)
+        self._second.attach(arena)
+
+    def values(self) -> dict[str, float]:
+        """How either part does, for metrics."""
+        return self._first.values() | self._second.values()
 
     def contains(self, keys: Sequence[PageKey]) -> list[bool]:
         held = self._first.contains(keys)

@@ -34,8 +34,8 @@ MOST_LEFT = 4
 """Storages that hang at which no further one is attached."""
 WANTED = "storage_wanted"
 """The value that says whether there is a storage to come that could not be had yet."""
-STATES = ("storage_read_paused", "storage_write_paused")
-"""Values that only the storage attached now has."""
+STATES = ("_read_paused", "_write_paused")
+"""How values end that only the storage attached now has."""
 
 
 @dataclass(eq=False)
@@ -362,5 +362,5 @@ class Attachment:
 
 def _add(values: dict[str, float], more: Mapping[str, float], *, states: bool) -> None:
     for name, value in more.items():
-        if states or name not in STATES:
+        if states or not name.endswith(STATES):
             values[name] = values.get(name, 0.0) + value

@@ -22,6 +22,7 @@ from stepwell.engine import seal
 from stepwell.engine.actions import FetchEnded, FetchMoved, Queried, StoreEnded
 from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.breaker import State
+from stepwell.engine.counting import Counting
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.engine.lanes import Lanes
 from stepwell.errors import StepwellError
@@ -116,7 +117,7 @@ class StorageIO:
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics."""
         values = self._guard.values()
-        if isinstance(self._storage, ApartStorage):
+        if isinstance(self._storage, Counting):
             values |= self._storage.values()
         return {f"storage_{name}": value for name, value in values.items()}
 
