@@ -410,6 +410,40 @@ def test_what_is_wrong_is_one_sentence(rack: Rack, options: list[str], words: st
     assert ran.err.startswith("Error: ") and words in ran.err and ran.err.count("\n") == 1
 
 
+SHELF = """
+from dataclasses import dataclass
+from pathlib import Path
+from stepwell import Capability, Offer, hookimpl
+from stepwell.builtin.memory import MemoryConfig, MemoryStorage
+
+@dataclass(frozen=True)
+class Config:
+    path: Path
+
+def shelf(config, context):
+    config.path.mkdir(parents=True, exist_ok=True)
+    return MemoryStorage(MemoryConfig(), context)
+
+@hookimpl
+def stepwell_storages():
+    return [Offer("shelf", shelf, Config, provides=frozenset({Capability.LISTS, Capability.DELETES}))]
+"""
+
+
+@pytest.mark.parametrize("command", [("ls",), ("du",), ("verify",), ("clear", "--yes"), ("rm", "00" * 40)])
+def test_a_folder_that_is_not_there_is_not_made(shell: Shell, tmp_path: Path, command: tuple[str, ...]) -> None:
+    shell.install("shelf", SHELF)
+    typo = tmp_path / "pagse"
+    parts = ("use=mirror", "first.use=memory", "second.use=shelf")
+    for sets, key in ((("use=shelf", f"path={typo}"), "path"), ((*parts, f"second.path={typo}"), "second.path")):
+        ran = shell.run("storage", *command, *(f"--set=storage.{one}" for one in sets))
+        words = f"there is no folder {typo}; name the one that the pages are in"
+        assert (ran.code, ran.out, ran.err) == (2, "", f"Error: storage.{key}: {words}\n")
+        assert not typo.exists()
+    typo.mkdir()
+    assert shell.run("storage", "ls", "--backend", "shelf", f"--set=storage.path={typo}").code == 0
+
+
 def test_the_storage_of_a_config_of_an_engine(rack: Rack, tmp_path: Path) -> None:
     """What else the config says does not matter here."""
     keys = rack.fill(2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -19,7 +21,7 @@ from stepwell.cli.options import config_options, read_config
 from stepwell.config import Chosen, Config
 from stepwell.engine.parts import attach_storage
 from stepwell.errors import ConfigError, PluginError, StepwellError
-from stepwell.offers import Capability
+from stepwell.offers import Capability, Part, vars_of
 from stepwell.settings import EngineSettings
 from stepwell.types import Full, GroupSpec, PageKey, PageResult, PageViews, StoredPage
 
@@ -132,6 +134,7 @@ def opened(
 ) -> Iterator[tuple[Store, Arena]]:
     """The storage, attached to an arena of so many regions. `lists`: what it has to be able to list its pages for."""
     config, choice = chosen(backend, path, sets)
+    _there(choice.settings, choice.section)
     if lists and Capability.LISTS not in choice.provides:
         what = f"storage.use = {choice.offer.name!r} ({choice.origin})"
         raise ConfigError(f"{what} cannot list its pages, and `stepwell storage {lists}` has to know them")
@@ -148,6 +151,17 @@ def opened(
             if store is not None:
                 store.close()
             arena.close()
+
+
+def _there(settings: object, at: str) -> None:
+    """ConfigError where a storage, or a part of one, is in a folder that does not exist: it would make a new one."""
+    values = vars_of(settings) if is_dataclass(settings) else {}
+    folder = values.get("path")
+    if isinstance(folder, Path) and not folder.exists():
+        raise ConfigError(f"{at}.path: there is no folder {folder}; name the one that the pages are in")
+    for name, value in values.items():
+        if isinstance(value, Part):
+            _there(value.settings, f"{at}.{name}")
 
 
 def room(choice: Chosen, regions: int, region_bytes: int, setting: str) -> Arena:
