@@ -113,6 +113,17 @@ def test_settings_come_from_the_config_and_nothing_is_left_in_a_folder_that_they
     assert [path.name for path in Path("pages").iterdir() if not path.suffix] == []
 
 
+def test_a_storage_that_cannot_be_had_is_one_sentence(shell: Shell) -> None:
+    away = '        raise ConfigError("storage.url: no well answers")\n'
+    broken = FOLDER.replace("import DONE", "import ConfigError, DONE").replace(
+        "        self.root.mkdir(parents=True, exist_ok=True)\n", away
+    )
+    assert away in broken
+    shell.install("folder", broken)
+    done = shell.run("doctor", "--conform", "folder")
+    assert (done.code, done.out, done.err) == (2, "", "Error: storage.url: no well answers\n")
+
+
 @pytest.mark.parametrize(("ends", "why"), [("crash", "it ended the process with SIGKILL"), ("hang", "it hung")])
 def test_a_kit_that_does_not_come_back_is_a_failure_of_the_test_under_way(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, why: str
