@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from stepwell import (
     DONE,
+    MISSING,
     ArenaView,
     Capability,
     Context,
@@ -58,6 +59,8 @@ class Shelf(Storage):
         return [key in self.pages for key in keys]
 
     def read(self, keys: Sequence[PageKey], into: PageViews) -> list[PageResult]:
+        if self.wrong == "drops":
+            return [MISSING, *[DONE] * (len(keys) - 1)]
         if self.wrong != "lies":
             for key, page in zip(keys, into.buffers(), strict=True):
                 page[:] = self.pages[key]
@@ -160,6 +163,7 @@ def test_pages_go_in_calls_of_the_size_that_was_asked_for(arena: Arena, per_call
     [
         ("fails", "did not write, the first for Failed"),
         ("short", "answers"),
+        ("drops", "dropped 1 of 64 pages that the round had put; it needs room for 2 x --mib"),
         ("lies", "did not fill"),
         ("raises", "storage 'shelf': write: OSError: the wire is cut"),
     ],

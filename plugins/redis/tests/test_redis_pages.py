@@ -1,5 +1,8 @@
 """What lies in the server: names, listing, what others keep there; the client alone; the cost of our own code."""
 
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from stepwell import DONE, MISSING
+from stepwell import DONE, MISSING, StepwellError
 from stepwell_redis import RedisConfig, stepwell_storages
 from stepwell_redis.store import WINDOW, RedisStorage
 from stepwell_testkit import KitContext
@@ -88,6 +91,29 @@ def test_the_client_alone_moves_pages_and_leaves_none(serve: Serve, tmp_path: Pa
     assert [arena.page(slot) for slot in range(4, 8)] == [bytes([at]) * page for at in (4, 3, 2, 1)]
     native.close()
     assert redis.Redis(port=server.port).dbsize() == 0
+
+
+def test_the_client_alone_says_that_the_server_dropped_pages(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    [offer] = stepwell_storages()
+    assert offer.native is not None
+    arena = KitArena(4096, 4)
+    native = offer.native(RedisConfig(f"redis://127.0.0.1:{server.port}/0"), KitContext(tmp_path), arena)
+    keys = [bytes([slot]) * 40 for slot in range(4)]
+    native.put(keys, arena.views(range(4)))
+    redis.Redis(port=server.port).delete(keys[1], keys[3])
+    with pytest.raises(StepwellError, match="dropped 2 of 4 pages that the round had put; it needs room for 2 x --mib"):
+        native.get(keys, arena.views(range(4)))
+    native.close()
+
+
+def test_a_bench_on_a_server_that_has_too_little_room_ends_with_a_sentence(serve: Serve) -> None:
+    server = serve("--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru")
+    argv = [sys.executable, "-m", "stepwell", "storage", "bench", "--backend", "redis", "--mib", "16", "--rounds", "1"]
+    sets = ["--set", f"storage.url=redis://127.0.0.1:{server.port}/0"]
+    done = subprocess.run([*argv, *sets], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert re.search(r"dropped \d+ of \d+ pages that the round had put; it needs room for 2 x --mib", done.stderr)
 
 
 class _Answers:

@@ -19,11 +19,13 @@ from stepwell.cache.arena import Arena
 from stepwell.cli.storage_open import Store
 from stepwell.errors import PluginError, StepwellError
 from stepwell.offers import Native
-from stepwell.types import DIGEST_BYTES, TAG_BYTES, Done, PageKey, PageResult, PageViews
+from stepwell.types import DIGEST_BYTES, TAG_BYTES, Done, Missing, PageKey, PageResult, PageViews
 
 QUERY_KEYS = 4096
 """Keys in one question, as the engine asks."""
 MARK_BYTES = 8
+ROOM = "that the round had put; it needs room for 2 x --mib: give it more or lower --mib"
+"""What a store lacks that drops pages before they are read."""
 Move = Callable[[Sequence[PageKey], PageViews], None]
 
 
@@ -173,5 +175,8 @@ def _blamed() -> Iterator[None]:
 def all_done(verb: str, results: Sequence[PageResult]) -> None:
     """StepwellError where a page did not."""
     bad = [result for result in results if not isinstance(result, Done)]
+    missing = sum(isinstance(result, Missing) for result in bad)
+    if missing and verb == "read":
+        raise StepwellError(f"the store dropped {missing} of {len(results)} pages {ROOM}")
     if bad:
         raise StepwellError(f"{len(bad)} of {len(results)} pages did not {verb}, the first for {bad[0]}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import redis
 
-from stepwell import PageKey, PageViews
+from stepwell import PageKey, PageViews, StepwellError
 from stepwell_redis.config import RedisConfig
 from stepwell_redis.server import pool_of
 
@@ -39,6 +39,9 @@ class RedisNative:
         step = max(1, GET_BYTES // int(into.sizes[0]))
         for at in range(0, len(keys), step):
             values = self._client.mget(keys[at : at + step])
+            if dropped := values.count(None):
+                lost = f"Redis dropped {dropped} of {len(values)} pages that the round had put"
+                raise StepwellError(f"{lost}; it needs room for 2 x --mib: raise its maxmemory or lower --mib")
             for page, value in zip(buffers[at : at + step], values, strict=True):
                 page[:] = value
 
