@@ -1,13 +1,21 @@
-"""SGLang's own classes on a CPU; nothing of SGLang is replaced."""
+"""SGLang's own classes on a CPU; nothing of SGLang is replaced.
+
+Its controllers import, far away from storage, an image processor that wants torchvision, which has to fit torch to the
+build and draws in a GPU stack where it does not. Where it is not installed, an empty module stands in for it while they
+are imported; nothing here touches an image.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +26,36 @@ from stepwell_sglang.settings import Settings
 
 warnings.filterwarnings("ignore", module="sglang")
 collect_ignore_glob = [] if importlib.util.find_spec("sglang") else ["test_*.py"]
+
+
+class NoImages(ModuleType):
+    """A module that has any name, and nothing behind it."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sglang_imported() -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        from transformers.utils import is_torchvision_available
+
+        assert not is_torchvision_available()  # asked now, since the answer is kept
+        names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")
+        sys.modules.update({name: NoImages(name) for name in names})
+        try:
+            importlib.import_module(FAR_REACHING)
+        finally:
+            for name in names:
+                del sys.modules[name]
+    else:
+        importlib.import_module(FAR_REACHING)
+
+
+FAR_REACHING = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
+"""Imports all of SGLang that the tests need."""
 
 
 def hashes(count: int, salt: str = "") -> list[str]:
