@@ -291,6 +291,17 @@ def test_what_it_logs_and_prints_arrives(wild: Wild, caplog: pytest.LogCaptureFi
     assert "not wanted" not in caplog.text
 
 
+def test_a_further_process_that_hangs_in_its_start_is_started_anew(wild: Wild) -> None:
+    storage = wild.make()
+    wild.fault("hang make")
+    os.kill(wild.pid(), signal.SIGKILL)
+    wait_until(lambda: storage.pid is None)
+    time.sleep(0.5)  # the next one hangs by now
+    wild.fault()
+    wait_until(lambda: storage.pid is not None, 15.0)
+    assert storage.restarts == 1
+
+
 # --- death -------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@ T = TypeVar("T")
 NOT_SHARED = "cannot have a process of its own, since the host tier's memory cannot be shared on this machine"
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+AGAIN_S = 5.0
+"""How long a further process may take to be ready, unless the first one took long: one that hangs is started anew."""
 CALM_S = 60.0
 """A process that has run for so long is not held responsible for those before it."""
 CLOSE_S = 10.0
@@ -64,6 +66,8 @@ class ApartStorage(Storage):
         self._started = threading.Event()
         self._closed = False
         self._error: Exception | None = None
+        self._patience: tuple[float, ...] = ()
+        """Seconds in which a process has to be ready, once one was."""
         self.restarts = 0
         """Processes after the first that came up."""
         self.stuck = 0
@@ -216,6 +220,7 @@ class ApartStorage(Storage):
                 self._log.warning("storage's process cannot be started again: %s", error)
             else:
                 self.restarts += self._started.is_set()
+                self._patience = self._patience or (max(AGAIN_S, round(5 * (time.monotonic() - began), 1)),)
                 self._started.set()
                 self._watch(process)
             if time.monotonic() - began > CALM_S:
@@ -231,7 +236,7 @@ class ApartStorage(Storage):
         try:
             if self._closed:  # before `_starting` was there to be killed
                 raise Gone("is closed")
-            process.make()
+            process.make(*self._patience)
             arena = self._arena
             if arena is not None:
                 with lent_name(arena.fd) if self._named else nullcontext("") as name:

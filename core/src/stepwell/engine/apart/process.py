@@ -90,9 +90,9 @@ class Process:
         """Its process id."""
         return self._process.pid
 
-    def make(self) -> None:
-        """Have it make the storage. Raises what that raises, Gone where the process ends over it."""
-        self._end.settimeout(START_S)
+    def make(self, wait_s: float = START_S) -> None:
+        """Have it make the storage. Raises what that raises, Gone where the process ends or is not ready in time."""
+        self._end.settimeout(wait_s)
         level = logging.getLogger("stepwell").getEffectiveLevel()
         start = msgspec.msgpack.encode(Start(list(sys.path), level, self._recipe))
         try:
@@ -100,7 +100,7 @@ class Process:
             word, _, _, body = self._control.receive()
         except TimeoutError:
             self.kill()
-            raise Gone(f"was not ready within {START_S:g} s") from None
+            raise Gone(f"was not ready within {wait_s:g} s") from None
         except (OSError, EOFError):
             raise Gone(f"{self.kill()} before it was ready") from None
         if word == Word.ERROR:
