@@ -50,7 +50,7 @@ HEARD_S = 0.25
 """For how long a server that answered is taken to be there."""
 ASKED = 4
 """Questions whether an object is there that wait for each of the client's threads."""
-TRIES = 4
+TRIES = 8
 """Of an object that cannot be read though it is there: others may have removed and stored it again."""
 RETRIES = {"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "2"}
 

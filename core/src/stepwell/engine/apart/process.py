@@ -90,8 +90,9 @@ class Process:
         """Its process id."""
         return self._process.pid
 
-    def make(self, wait_s: float = START_S) -> None:
+    def make(self, wait_s: float | None = None) -> None:
         """Have it make the storage. Raises what that raises, Gone where the process ends or is not ready in time."""
+        wait_s = START_S if wait_s is None else wait_s
         self._end.settimeout(wait_s)
         level = logging.getLogger("stepwell").getEffectiveLevel()
         start = msgspec.msgpack.encode(Start(list(sys.path), level, self._recipe))
