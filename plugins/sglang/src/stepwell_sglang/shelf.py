@@ -117,7 +117,7 @@ class Shelf:
 
     def _read(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages) -> list[PageResult]:
         if self._slots is None:
-            return self._fill(ticket, digests, pages)
+            return self._move(ticket, digests, pages, reading=True)
         with self._slots.lend(len(digests)) as at:
             views = self._slots.region.views(at, self._slots.nbytes)
             results = list(self._sealing.read(Names.keys(digests, [self._seal]), views))
@@ -125,7 +125,7 @@ class Shelf:
             if not found:
                 return results
             some, where = [digests[n] for n in found], pages[found]
-            filled = self._fill(ticket, some, where)
+            filled = self._move(ticket, some, where, reading=True)
             slots = views.buffers()
             bad = []
             for n, result, parts, digest in zip(found, filled, self._parts(where), some, strict=True):
@@ -139,17 +139,6 @@ class Shelf:
                 self._calls.guard.count("checksum", len(bad), f"{len(bad)} pages came back other than they were sealed")
                 self._forget(bad)
         return results
-
-    def _fill(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages) -> list[PageResult]:
-        worst: list[PageResult] = [DONE] * len(digests)
-        for wing in self._wings:
-            keys, addresses = self._by_part(wing, digests, pages)
-            if wing.bounce is None:
-                results = wing.storage.read(keys, wing.region.views(addresses, wing.nbytes))
-            else:
-                results = _through(wing.bounce, wing, keys, addresses, ticket, reading=True)
-            _fold(worst, results, len(wing.tags))
-        return worst
 
     def _forget(self, digests: Sequence[bytes]) -> None:
         """Drop what is left of pages, so that they can be stored anew. A wish, where a store does not delete."""
@@ -206,17 +195,23 @@ class Shelf:
         return new
 
     def _store(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages) -> list[PageResult]:
+        stored = self._move(ticket, digests, pages, reading=False)
+        return [Failed("storage says missing of a write") if one is MISSING else one for one in stored]
+
+    # --- both ----------------------------------------------------------------------------------------------------
+
+    def _move(self, ticket: Ticket, digests: Sequence[bytes], pages: Pages, *, reading: bool) -> list[PageResult]:
+        """All parts of pages, to or from the storage of each; the worst that became of any part of a page."""
         worst: list[PageResult] = [DONE] * len(digests)
         for wing in self._wings:
             keys, addresses = self._by_part(wing, digests, pages)
             if wing.bounce is None:
-                results = wing.storage.write(keys, wing.region.views(addresses, wing.nbytes))
+                call = wing.storage.read if reading else wing.storage.write
+                results = call(keys, wing.region.views(addresses, wing.nbytes))
             else:
-                results = _through(wing.bounce, wing, keys, addresses, ticket, reading=False)
+                results = _through(wing.bounce, wing, keys, addresses, ticket, reading=reading)
             _fold(worst, results, len(wing.tags))
-        return [Failed("storage says missing of a write") if one is MISSING else one for one in worst]
-
-    # --- both ----------------------------------------------------------------------------------------------------
+        return worst
 
     def _chunks(self, count: int) -> list[slice]:
         """Cuts a batch into calls."""
