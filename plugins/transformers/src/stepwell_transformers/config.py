@@ -22,6 +22,16 @@ class TransformersConfig:
     """Preferred tokens of prefill a step; unset: 256 on CPU, so that an abort waits little, 8192 on CUDA."""
     memory: float = 0.85
     """Share of a CUDA device's memory that weights and pages may take together."""
+    fuse: Literal["auto", "kernels", "compile", "off"] = "auto"
+    """What becomes of parts that transformers computes in several passes over memory (norms, rotary, gated MLPs)."""
+    graphs: bool | tuple[int, ...] = True
+    """Whether decode replays CUDA graphs; a list: for these numbers of rows."""
+    attention: Literal["auto", "triton", "torch"] = "auto"
+    """auto: Triton's kernels on CUDA; torch: the reference, without graphs."""
+    copies: Literal["auto", "cuda", "triton", "engine", "torch"] = "auto"
+    """How pages go between a CUDA device and host memory; auto: as measured to be best."""
+    copy_blocks: int | None = None
+    """Thread blocks that a copying kernel may take; unset: as few as fill the link."""
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -30,5 +40,9 @@ class TransformersConfig:
             raise ValueError(f"threads: {self.threads} is less than 1")
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk: {self.chunk} is less than 1")
+        if not isinstance(self.graphs, bool) and any(rows < 1 for rows in self.graphs):
+            raise ValueError("graphs: a number of rows is less than 1")
+        if self.copy_blocks is not None and self.copy_blocks < 1:
+            raise ValueError(f"copy_blocks: {self.copy_blocks} is less than 1")
         if not 0 < self.memory <= 1:
             raise ValueError(f"memory: {self.memory} is not between 0 and 1")

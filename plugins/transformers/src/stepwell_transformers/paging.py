@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import AttentionInterface
@@ -12,6 +14,9 @@ from transformers.masking_utils import AttentionMaskInterface
 from stepwell import Chunked, Full, Window
 from stepwell.types import Need
 from stepwell_kernels import Batch, PagePool, RaggedRow, paged_attention, write_pages
+
+if TYPE_CHECKING:
+    from stepwell_kernels.paged.place import Place
 
 NAME = "stepwell_paged"
 FOREIGN = ("position_bias",)
@@ -27,6 +32,43 @@ class Seat:
     """Of the layer within its group."""
 
 
+class Paging(ABC):
+    """What attention needs of a step; travels through the model's forward as an extra argument.
+
+    A layer calls `ready`, writes its tokens' K and V (`write`, or a kernel of its own into `place`), then `attend`.
+    """
+
+    positions: torch.Tensor
+    """Of each token of the batch in its own row."""
+
+    @abstractmethod
+    def need(self, layer: int) -> Need:
+        """The history that a layer sees."""
+
+    @abstractmethod
+    def ready(self, layer: int) -> None:
+        """Before a layer reads or writes its pages: what is loaded into them is there from here on."""
+
+    @abstractmethod
+    def place(self, layer: int) -> Place | None:
+        """Where a kernel writes a layer's K and V; None where `write` is the only way."""
+
+    @abstractmethod
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write K and V of the batch, [tokens, kv_heads, dim] each, into a layer's pages."""
+
+    @abstractmethod
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        sinks: torch.Tensor | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """From `query` [tokens, heads, dim] to what its layer's pages hold: [tokens, heads, value_dim]."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupStep:
     """What the layers of a group need of a step."""
@@ -36,17 +78,45 @@ class GroupStep:
     need: Need
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """What attention needs of a step; travels through the model's forward as an extra argument."""
+class PlainPaging(Paging):
+    """By plain torch, on any device."""
 
-    groups: Sequence[GroupStep]
-    seats: Mapping[int, Seat]
-    """By layer."""
-    positions: torch.Tensor
-    """Of each token of the batch in its own row."""
-    before_layer: Callable[[int], None]
-    """Called before a layer reads its pages: its loads have to be done by then."""
+    def __init__(
+        self,
+        groups: Sequence[GroupStep],
+        seats: Mapping[int, Seat],
+        positions: torch.Tensor,
+        ready: Callable[[int], None],
+    ) -> None:
+        self._groups, self._seats, self._ready = groups, seats, ready
+        self.positions = positions
+
+    def need(self, layer: int) -> Need:
+        return self._groups[self._seats[layer].group].need
+
+    def ready(self, layer: int) -> None:
+        self._ready(layer)
+
+    def place(self, layer: int) -> None:
+        return None
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        seat = self._seats[layer]
+        group = self._groups[seat.group]
+        write_pages(group.pool.keys(seat.index), keys, group.batch)
+        write_pages(group.pool.values(seat.index), values, group.batch)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        sinks: torch.Tensor | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        seat = self._seats[layer]
+        pool, batch = self._groups[seat.group].pool, self._groups[seat.group].batch
+        return paged_attention(query, pool.keys(seat.index), pool.values(seat.index), batch, scale, sinks, softcap)
 
 
 class Foreign(Exception):
@@ -85,17 +155,12 @@ def attend(
             raise Foreign(name)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    seat = paging.seats[layer]
-    group = paging.groups[seat.group]
-    if sliding_window is not None and group.need != Window(sliding_window - 1):
-        raise Foreign(f"sliding_window = {sliding_window} in layer {layer}, where its config says {group.need}")
-    paging.before_layer(layer)
-    keys, values = group.pool.keys(seat.index), group.pool.values(seat.index)
-    write_pages(keys, key[0].transpose(0, 1), group.batch)
-    write_pages(values, value[0].transpose(0, 1), group.batch)
+    if sliding_window is not None and (need := paging.need(layer)) != Window(sliding_window - 1):
+        raise Foreign(f"sliding_window = {sliding_window} in layer {layer}, where its config says {need}")
+    paging.ready(layer)
+    paging.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = paged_attention(query[0].transpose(0, 1), keys, values, group.batch, scale, s_aux, softcap)
-    return found[None], None
+    return paging.attend(layer, query[0].transpose(0, 1), scale, s_aux, softcap)[None], None
 
 
 def _no_mask(*_: object, **__: object) -> None:

@@ -17,7 +17,7 @@ from stepwell import ConfigError, Full
 from stepwell.types import Need
 from stepwell_kernels import PagePool, RaggedRow
 from stepwell_transformers.model import PagedModel
-from stepwell_transformers.paging import Foreign, GroupStep, Paging, lay_out
+from stepwell_transformers.paging import Foreign, GroupStep, PlainPaging, lay_out
 from stepwell_transformers.sight import agrees
 
 PAGE = 4
@@ -111,7 +111,7 @@ def _through_pages(model: PagedModel, tokens: list[torch.Tensor]) -> tuple[torch
         flat = torch.cat([row[a:b] for row, a, b in zip(tokens, starts, ends, strict=True)])
         places = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)]).to(model.device)
         last = torch.tensor(np.cumsum(np.subtract(ends, starts)) - 1)
-        paging = Paging(steps, model.seats, places, layers.append)
+        paging = PlainPaging(steps, model.seats, places, layers.append)
         return model.forward(flat, places, paging, last.to(model.device))
 
     run([0] * len(ends), [end - 1 for end in ends])

@@ -28,7 +28,7 @@ from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.locate import locate
 from stepwell_transformers.model import PagedModel
-from stepwell_transformers.paging import GroupStep, Paging, lay_out
+from stepwell_transformers.paging import GroupStep, PlainPaging, lay_out
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.sampling import sample
@@ -156,7 +156,7 @@ class TransformersRunner(Runner):
         positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in rows])
         places = torch.from_numpy(positions).to(device)
         loads = _Loads(self, plan.loads)
-        paging = Paging(self._group_steps(rows, slots), self._model.seats, places, loads.before_layer)
+        paging = PlainPaging(self._group_steps(rows, slots), self._model.seats, places, loads.before_layer)
         ends = np.cumsum([row.count for row in rows]) - 1
         sampling = [i for i, row in enumerate(rows) if row.sample]
         logits = self._model.forward(
