@@ -120,6 +120,15 @@ def stepwell_commands() -> Iterable[click.Command]:
 
 
 @hookspec
+def stepwell_benches() -> Iterable[click.Command]:
+    """Offer measurements; called only by `stepwell bench`, for a name that core lacks, and by `stepwell bench more`.
+
+    They appear as `stepwell bench NAME`. Two plugins that offer one name hide it from both.
+    """
+    return ()
+
+
+@hookspec
 def stepwell_checks() -> Iterable[Check]:
     """Offer checks; called only by `stepwell doctor`."""
     return ()

@@ -136,6 +136,10 @@ class Registry:
         """Commands of plugins, and a record of each plugin that failed to give them."""
         return self._collect("stepwell_commands", click.Command)
 
+    def benches(self) -> tuple[list[tuple[Record, click.Command]], list[Record]]:
+        """Measurements of plugins, and a record of each plugin that failed to give them."""
+        return self._collect("stepwell_benches", click.Command)
+
     def checks(self) -> tuple[list[tuple[Record, Check]], list[Record]]:
         """Checks of plugins, and a record of each plugin that failed to give them."""
         return self._collect("stepwell_checks", Check)

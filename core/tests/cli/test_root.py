@@ -178,6 +178,18 @@ def test_b148_an_unknown_command_is_blamed_on_the_plugin_that_failed(shell: Shel
     assert "plugin late (stepwell-late 1.0) is broken: stepwell_commands: ZeroDivisionError" in shell.run("late").err
 
 
+def test_measurements_of_plugins_stand_beside_core_s_own(shell: Shell) -> None:
+    code = COMMAND.format(name="speed").replace("stepwell_commands", "stepwell_benches")
+    shell.install("fast", code)
+    assert shell.run("bench", "speed", "x").out == "stepwell_fast speed says x\n"
+    assert "speed" in shell.run("bench", "more").out
+    assert shell.run("bench", "spee").err.startswith("Error: no such measurement spee; did you mean speed")
+    shell.install("faster", code)
+    assert shell.run("bench", "speed").err.startswith("Error: bench speed: fast (stepwell-fast 1.0) and faster")
+    shell.install("late", "from stepwell import hookimpl\n@hookimpl\ndef stepwell_benches(): 1 / 0")
+    assert "plugin late (stepwell-late 1.0) is broken: stepwell_benches: Zero" in shell.run("bench", "no").err
+
+
 def test_a_misspelt_command_gets_a_suggestion(shell: Shell) -> None:
     assert shell.run("docter").err.startswith("Error: no such command docter; did you mean doctor")
 

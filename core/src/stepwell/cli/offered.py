@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 
 import click
 
@@ -10,6 +11,7 @@ from stepwell.cli.options import read_config
 from stepwell.discover import discover
 from stepwell.errors import ConfigError
 from stepwell.records import FAILED, Record
+from stepwell.registry import Registry
 from stepwell.suggest import meant
 
 OWN = "stepwell-"
@@ -42,10 +44,33 @@ def find(name: str, core: tuple[str, ...]) -> click.Command:
         return at_root[0][1]
     if group:
         return _group(name, group)
+    names = {*core, *(record.name for record, _ in offered), *_root_names(offered)}
+    raise _unknown("command", name, names, registry, failed)
+
+
+def benches() -> list[tuple[str, str]]:
+    """Measurements that plugins offer, with their help."""
+    offered, _ = read_config(None).load_plugins().benches()
+    return sorted((command.name or "", command.get_short_help_str(90)) for _, command in offered)
+
+
+def find_bench(name: str, core: tuple[str, ...]) -> click.Command:
+    """The measurement of that name; ConfigError that says who may have meant to offer it."""
+    registry = read_config(None).load_plugins()
+    offered, failed = registry.benches()
+    found = [(record, command) for record, command in offered if command.name == name]
+    if not found:
+        raise _unknown("measurement", name, {*core, *(command.name or "" for _, command in offered)}, registry, failed)
+    if len(found) > 1:
+        labels = " and ".join(record.label for record, _ in found)
+        raise ConfigError(f"bench {name}: {labels} both offer it; switch one off with `stepwell plugin disable`")
+    return found[0][1]
+
+
+def _unknown(what: str, name: str, names: Collection[str], registry: Registry, failed: Sequence[Record]) -> ConfigError:
     suspects = [*failed, *(record for record in registry.records if record.state in FAILED)]
     blame = "".join(f"; it may be what {record.sentence}" for record in suspects)
-    names = {*core, *(record.name for record, _ in offered), *_root_names(offered)}
-    raise ConfigError(f"no such command {name}{meant(name, names).removesuffix('?')}{blame}")
+    return ConfigError(f"no such {what} {name}{meant(name, names).removesuffix('?')}{blame}")
 
 
 def clashes(offered: Offered, core: tuple[str, ...]) -> list[str]:
