@@ -1,0 +1,25 @@
+"""Operations of a decoder layer, fused: norms, rotary positions with page writes, gates and linears for few tokens."""
+
+from stepwell_kernels.fused.norm import Norm
+from stepwell_kernels.fused.ops import (
+    add_rms_norm,
+    gated,
+    gated_linear,
+    linear,
+    rms_norm,
+    rotate,
+    rotate_and_write,
+)
+from stepwell_kernels.fused.reference import Act
+
+__all__ = [
+    "Act",
+    "Norm",
+    "add_rms_norm",
+    "gated",
+    "gated_linear",
+    "linear",
+    "rms_norm",
+    "rotate",
+    "rotate_and_write",
+]

@@ -1,0 +1,107 @@
+"""The fused operations: kernels for CUDA tensors, plain torch for others and where Triton is missing."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from stepwell_kernels.fused import reference
+from stepwell_kernels.fused.norm import Norm
+from stepwell_kernels.fused.reference import Act
+
+if TYPE_CHECKING:
+    from stepwell_kernels.paged.place import Place
+
+
+@cache
+def _triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _on_device(x: torch.Tensor) -> bool:
+    return x.is_cuda and _triton()
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0, late: bool = False
+) -> torch.Tensor:
+    """`x` [..., dim] by its root mean square, times (weight + offset). See `Norm`."""
+    return reference.rms_norm(x, weight, eps, offset, late)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    offset: float = 0.0,
+    late: bool = False,
+    before: Norm | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers (norm of the sum, sum) of `residual` and `x`; `before` norms `x` first (layers with sandwich norms)."""
+    return reference.add_rms_norm(x, residual, weight, eps, offset, late, before)
+
+
+def rotate(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_norm: Norm | None = None,
+    k_norm: Norm | None = None,
+    interleaved: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`q` and `k` [tokens, heads, dim], normed per head where asked, with their first `rot` dimensions turned.
+
+    `cos`, `sin`: [tokens, rot], one factor a dimension: x * cos + other * sin, where the other of a pair is rot / 2
+    away, or beside it (`interleaved`); the first of a pair takes the other's negative.
+    """
+    return reference.rotate(q, k, cos, sin, q_norm, k_norm, interleaved)
+
+
+def rotate_and_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    place: Place,
+    q_norm: Norm | None = None,
+    k_norm: Norm | None = None,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    """`rotate`, then write K and `v` into the pages of `place`; answers q. Padding tokens write nothing.
+
+    q, k and v may be slices of one product: only the last dimension need be dense.
+    """
+    return reference.rotate_and_write(q, k, v, cos, sin, place, q_norm, k_norm, interleaved)
+
+
+def gated(x: torch.Tensor, act: Act) -> torch.Tensor:
+    """`x` [..., gate | up]: act(gate) * up."""
+    return reference.gated(x, act)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    norm: Norm | None = None,
+) -> torch.Tensor:
+    """norm(x) @ weight.T + bias + residual, for `x` [..., in] and `weight` [out, in]."""
+    return reference.linear(x, weight, bias, residual, norm)
+
+
+def gated_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    act: Act,
+    bias: torch.Tensor | None = None,
+    norm: Norm | None = None,
+) -> torch.Tensor:
+    """act(gate) * up of norm(x) @ weight.T + bias, for `weight` [gate | up, in]."""
+    return reference.gated_linear(x, weight, act, bias, norm)
