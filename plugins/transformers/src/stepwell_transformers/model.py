@@ -17,6 +17,7 @@ from stepwell_transformers import paging as paged
 from stepwell_transformers import sight
 from stepwell_transformers.geometry import Geometry, geometry
 from stepwell_transformers.paging import Paging
+from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.refuse import quantisation, refuse
 from stepwell_transformers.seats import counting, tell_positions
 
@@ -32,7 +33,7 @@ class PagedModel:
             raise ConfigError(f"runner.model: the config in {folder} cannot be read ({_line(error)})") from error
         refuse(config, name)
         shape = geometry(config, name)
-        self.model: Any = _load(folder, config, dtype, device)
+        self.model: Any = _load(folder, config, name, dtype, device)
         self.device = device
         self.dtype: torch.dtype = self.model.dtype
         self._geometry: Geometry = shape
@@ -82,7 +83,9 @@ class PagedModel:
             self.model.set_attn_implementation(paged.NAME)
 
 
-def _load(folder: Path, config: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
+def _load(folder: Path, config: Any, name: str, dtype: torch.dtype | None, device: torch.device) -> Any:
+    if (random := wanted(name)) is not None:
+        return random.make(config, dtype, device, paged.NAME).eval()
     more = {"quantization_config": Mxfp4Config(dequantize=True)} if quantisation(config) == "mxfp4" else {}
     with _quiet():
         try:

@@ -31,6 +31,7 @@ from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, lay_out
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
+from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.sampling import sample
 from stepwell_transformers.slots import Slot
 
@@ -56,6 +57,7 @@ class TransformersRunner(Runner):
         device = pick_device(config.device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+        random = wanted(config.model)
         with shown(context.log) as report:
             folder = locate(config.model, config.revision, context.state_dir, report)
         self._model = PagedModel(folder, config.model, pick_dtype(config.dtype, device), device)
@@ -67,7 +69,7 @@ class TransformersRunner(Runner):
         dtype = str(self._model.dtype).removeprefix("torch.")
         self.model = ModelInfo(
             name=config.model,
-            fingerprint=fingerprint(folder, context.state_dir),
+            fingerprint=random.fingerprint(device) if random else fingerprint(folder, context.state_dir),
             kv_dtype=dtype,
             layout=LAYOUT,
             context=self._model.context,
