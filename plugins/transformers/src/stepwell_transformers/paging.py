@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from stepwell import Chunked, Full, Window
 from stepwell.types import Need
@@ -163,9 +162,5 @@ def attend(
     return paging.attend(layer, query[0].transpose(0, 1), scale, s_aux, softcap)[None], None
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """Paged attention masks by itself."""
-
-
+# No mask is registered under that name: the library makes none then, and does not look at positions, which would wait.
 AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, _no_mask)
