@@ -177,6 +177,7 @@ class Assembly:
             depth=max(1, runner.depth),
             max_steps=max(1, runner.max_steps),
             save_pages_per_step=self.resolved.cache.save_pages_per_step,
+            late_saves=runner.late_saves,
         )
         policy = self._make("schedule", SchedulePolicy)
         brain = Brain(model=runner.model, cache=cache, policy=policy, prefetch=prefetch, settings=settings)

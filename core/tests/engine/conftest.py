@@ -32,6 +32,7 @@ from stepwell.engine.actions import (
     Launch,
     Queried,
     Query,
+    SavesEnded,
     StopFetch,
     Store,
     StoreEnded,
@@ -131,6 +132,7 @@ class World:
         flaky: float = 0.0,
         lag: int = 1,
         audit: bool = True,
+        runner: type[SimRunner] = SimRunner,
         **settings: int | float,
     ) -> None:
         self.sim = sim or SimConfig(token_bytes=8, eos_every=0)
@@ -147,8 +149,13 @@ class World:
             retain=TheEnd(),
             storage=storage is not None,
         )
-        self.runner = SimRunner(self.sim)
-        limits = BrainSettings(chunk=self.sim.chunk, depth=self.sim.depth, max_steps=self.sim.max_steps)
+        self.runner = runner(self.sim)
+        limits = BrainSettings(
+            chunk=self.sim.chunk,
+            depth=self.sim.depth,
+            max_steps=self.sim.max_steps,
+            late_saves=self.runner.late_saves,
+        )
         self.settings = replace(limits, **settings)
         self.policy = policy or Fcfs(NoConfig(), None)
         self.brain = Brain(
@@ -209,11 +216,13 @@ class World:
                 self.cache.audit()
             self._move()
             self._land()
+            if saved := self.runner.saved():
+                self.news.append(SavesEnded(saved))
 
     def run(self, limit: int = 3000) -> None:
         """Turns until nothing is left to do. A world that would sleep while somebody waits is a failure."""
         while not (self.brain.idle and not self.news and not self.steps and not self.moving):
-            quiet = not (self.news or self.steps or self.moving)
+            quiet = not (self.news or self.steps or self.moving or self.brain.stats()["save_pages_in_flight"])
             assert not quiet or self.brain.next_wake(self.turns) is not None, "asleep with work left"
             assert self.turns < limit, f"not done after {limit} turns"
             self.turn()

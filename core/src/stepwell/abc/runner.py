@@ -79,7 +79,7 @@ class StepPlan:
     """Everything a runner needs for one step; plain data, never changed after launch.
 
     Order: closes, opens, tables, then saves may start; loads, layer by layer before the layer that reads them; rows.
-    A save reads pages that earlier steps wrote and this one does not write.
+    A save reads pages whose steps have completed, and which nothing writes before the save has ended.
     """
 
     number: int
@@ -105,7 +105,10 @@ class StepResult:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     """Parallel to `tokens`, where any row asked for them."""
     copies: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
-    """For each load and save by id: which pages were copied whole. A copy that is not listed failed."""
+    """For each load and save by id: which pages were copied whole. A copy that is not listed failed.
+
+    Of a runner with `late_saves` the loads alone.
+    """
     error: str | None = None
     """The step failed as a whole: no row counts."""
 
@@ -115,7 +118,10 @@ class Step(ABC):
 
     @abstractmethod
     def poll(self) -> StepResult | None:
-        """The result once everything of the step is done, copies included; None before. Never blocks."""
+        """The result once everything of the step is done, copies included; None before. Never blocks.
+
+        With `late_saves` its saves are no part of it.
+        """
 
 
 class Runner(ABC):
@@ -132,6 +138,8 @@ class Runner(ABC):
     """Steps that may be in flight."""
     max_steps: int = 1
     """Longest horizon it can use."""
+    late_saves: bool = False
+    """Whether saves go on behind the steps after theirs: a StepResult leaves them out, and `saved` tells of them."""
 
     @abstractmethod
     def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
@@ -145,9 +153,17 @@ class Runner(ABC):
     def launch(self, plan: StepPlan) -> Step:
         """Start a step and return at once."""
 
+    def saved(self) -> Mapping[int, tuple[bool, ...]]:
+        """With `late_saves`: the saves that ended since this was last asked, in any order. Never blocks.
+
+        By id, which pages were copied whole. Every save of a plan that was launched ends once, also where its step
+        failed; until then it owns the pages that it reads and those that it writes. `wake()` is called for them, too.
+        """
+        return {}
+
     def budget(self) -> int | None:
         """Bytes of device memory that page pools may take, where the runner can tell."""
         return None
 
     def close(self) -> None:  # noqa: B027 - a runner may hold nothing
-        """Release everything; the last call."""
+        """Release everything; the last call. After it nothing touches the arena, be it a save that had not ended."""

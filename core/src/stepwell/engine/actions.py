@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.abc.runner import StepPlan, StepResult
@@ -10,6 +10,13 @@ from stepwell.cache.cache import FetchOp, FetchPlan, StoreOp
 from stepwell.engine.messages import Abort, Output
 from stepwell.schedule.request import Request
 from stepwell.types import PageResult
+
+
+@dataclass(frozen=True, slots=True)
+class SavesEnded:
+    """Saves of a runner with `late_saves` have ended: by id, which of their pages were copied whole."""
+
+    copies: Mapping[int, tuple[bool, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,10 @@ class Cleared:
     """The storage has forgotten all its pages."""
 
 
-Event = Request | Abort | StepResult | Queried | FetchMoved | FetchEnded | StoreEnded | Attached | Detached | Cleared
+Event = (
+    Request | Abort | StepResult | SavesEnded
+    | Queried | FetchMoved | FetchEnded | StoreEnded | Attached | Detached | Cleared
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from itertools import islice
 
 from stepwell.cache.cache import Cache
 from stepwell.engine.batch import Batch
+from stepwell.engine.copies import Copies
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.stats import Counters
 from stepwell.schedule.admission import Forecast, Room, chunk_end
@@ -29,6 +30,7 @@ class Admission:
         cache: Cache,
         queue: Queue,
         batch: Batch,
+        copies: Copies,
         fetches: Fetches | None,
         view: View,
         counters: Counters,
@@ -40,6 +42,7 @@ class Admission:
         self._cache = cache
         self._queue = queue
         self._batch = batch
+        self._copies = copies
         self._fetches = fetches
         self._view = view
         self._counters = counters
@@ -89,7 +92,7 @@ class Admission:
             seat = self._seat(job, budget, room, now)
             if seat is None:
                 misfits += 1
-                if not (self._batch.flying or any(self._batch.seats) or admitted):
+                if not (admitted or self._moves()):
                     self._never(job)
                 if job.aged or misfits > self._look_past:
                     break
@@ -104,6 +107,10 @@ class Admission:
                 break
         self._queue.admitted(admitted)
         return budget
+
+    def _moves(self) -> bool:
+        """Whether pages may come free by themselves."""
+        return self._batch.flying or self._copies.saving > 0 or any(self._batch.seats)
 
     def _follows(self, job: Job) -> bool:
         """Whether a running request is computing what this one would compute first."""

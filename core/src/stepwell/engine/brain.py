@@ -18,10 +18,11 @@ from stepwell.abc.prefetch import PrefetchPolicy
 from stepwell.abc.runner import ModelInfo, StepResult
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.cache.cache import Cache
-from stepwell.engine.actions import Action, Event, Launch
+from stepwell.engine.actions import Action, Event, Launch, SavesEnded
 from stepwell.engine.admit import Admission
 from stepwell.engine.batch import Batch
 from stepwell.engine.below import Below
+from stepwell.engine.copies import Copies
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
 from stepwell.engine.room import RoomMaker
@@ -55,6 +56,8 @@ class BrainSettings:
     max_steps: int = 1
     """Longest horizon that the runner can use."""
     save_pages_per_step: int = 1024
+    late_saves: bool = False
+    """Whether the runner's saves end after their steps."""
     store_pages: int = 2048
     """Pages that may be on their way to storage."""
     look_past: int = 4
@@ -86,7 +89,7 @@ class Brain:
         self._cache = cache
         self._settings = settings
         self._page = page
-        self._page_bytes = tuple(group.token_bytes * page for group in groups)
+        page_bytes = tuple(group.token_bytes * page for group in groups)
         self._windowed = bool(cache.geometry.windows)
         self._budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
         self.counters = Counters()
@@ -101,16 +104,17 @@ class Brain:
         self._queue = Queue(policy, self.counters.fault)
         self._batch = Batch(cache, settings.max_running, model.eos)
         self._view = View(cache, lambda: self._batch.seats)
-        self._stores = Stores(cache, settings.store_pages, self._page_bytes, self.counters, self._emit)
+        self._copies = Copies(cache, settings.save_pages_per_step, settings.late_saves, page_bytes, self.counters)
+        self._stores = Stores(cache, settings.store_pages, page_bytes, self.counters, self._emit)
         self._fetches = None
         if prefetch is not None:
-            self._fetches = Fetches(
-                cache, prefetch, page, self._page_bytes, settings.fetch_grace, self.counters, self._emit
-            )
+            self._fetches = Fetches(cache, prefetch, page, page_bytes, settings.fetch_grace, self.counters, self._emit)
         self._below = Below(cache, self._stores, self._fetches)
-        self._room = RoomMaker(cache, self._batch, policy, self._view, self.counters, self._retract, self._fail)
+        self._room = RoomMaker(
+            cache, self._batch, self._copies, policy, self._view, self.counters, self._retract, self._fail
+        )
         self._admission = Admission(
-            cache, self._queue, self._batch, self._fetches, self._view, self.counters,
+            cache, self._queue, self._batch, self._copies, self._fetches, self._view, self.counters,
             settings.look_past, settings.look_at, settings.reserve, self._never,
         )  # fmt: skip
 
@@ -146,7 +150,7 @@ class Brain:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, or is in flight in any direction."""
-        return not (self._jobs or self._flights or self._below.open)
+        return not (self._jobs or self._flights or self._copies.saving or self._below.open)
 
     @property
     def waiting(self) -> int:
@@ -165,6 +169,7 @@ class Brain:
         values["running"] = self.running
         values["draining"] = float(self._draining)
         values["in_flight"] = len(self._flights)
+        values["save_pages_in_flight"] = self._copies.saving
         values["fetch_pages_in_flight"] = self._fetches.pages if self._fetches else 0
         values["store_pages_in_flight"] = self._stores.pages
         values["forecast_share"] = self._admission.forecast.share
@@ -180,6 +185,9 @@ class Brain:
                 self._arrive(event)
             case Abort():
                 self._abort(event)
+            case SavesEnded():
+                self._copies.saved(event.copies)
+                self._admission.stir()
             case _:
                 if self._below.take(event, self._now):
                     self._admission.stir()
@@ -226,7 +234,10 @@ class Brain:
         if flight.number != result.number:
             raise ValueError(f"step {result.number} ended where step {flight.number} was due")
         self._batch.landed(flight.number)
-        self._land_copies(flight, result)
+        for seat in self._copies.landed(flight, result):
+            self.counters.failed_loads += 1
+            seat.job.load = False
+            self._requeue(seat, publish=False)
         error = result.error or flight.misfit(result)
         if error is not None:
             self._land_error(flight, error)
@@ -234,23 +245,6 @@ class Brain:
             self._land_chunks(flight, result)
             self._land_decodes(flight, result)
         self._admission.landed(flight.number)
-
-    def _land_copies(self, flight: Flight, result: StepResult) -> None:
-        for copy in flight.saves:
-            ok = result.copies.get(copy.id) or (False,) * len(copy.device)
-            self.counters.bytes_saved += sum(ok) * self._page_bytes[copy.group]
-            self._cache.saved(copy, ok)
-        failed: list[Seat] = []
-        for seat, copy in flight.loads:
-            ok = result.copies.get(copy.id) or (False,) * len(copy.device)
-            self.counters.bytes_loaded += sum(ok) * self._page_bytes[copy.group]
-            seat.loading -= 1
-            if not self._cache.loaded(seat.lease, copy, ok) and not seat.ended:
-                failed.append(seat)
-        for seat in dict.fromkeys(failed):
-            self.counters.failed_loads += 1
-            seat.job.load = False
-            self._requeue(seat, publish=False)
 
     def _land_error(self, flight: Flight, error: str) -> None:
         """No row counts. What the plan told of a seat may not have reached the runner: all of them start anew."""
@@ -410,7 +404,7 @@ class Brain:
         if self._flights and self._flights[-1].horizon > 1:
             return False  # how far it gets is not known
         draft = self._draft()
-        while not draft and self._room.short and not self._flights:
+        while not draft and self._room.short and not (self._flights or self._copies.saving):
             draft = self._draft()  # pages were given up and are free at once
         if not draft:
             return False
@@ -435,7 +429,7 @@ class Brain:
             draft.drop_ended()
         else:
             self._top_up(draft, self._admission.run(draft, budget, self._now))
-        draft.saves = self._cache.saves(self._settings.save_pages_per_step)
+        draft.saves = self._copies.plan_saves()
         return draft
 
     def _continue_prompts(self, draft: Draft) -> int:

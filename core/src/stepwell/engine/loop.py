@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from stepwell.abc.runner import Step
-from stepwell.engine.actions import Action, Event, Fetch, Launch, Query, StopFetch, Store
+from stepwell.engine.actions import Action, Event, Fetch, Launch, Query, SavesEnded, StopFetch, Store
 from stepwell.engine.attachment import Attachment
 from stepwell.engine.controls import Controls
 from stepwell.engine.messages import Abort, Control, Output, Pulse, Reply, Submit
@@ -116,15 +116,18 @@ class Loop:
                     self._controls.ask(news)
                 case _:
                     self._events.append(news)
-        while self._steps:
-            try:
-                result = self._steps[0].poll()
-            except Exception as error:
-                raise PluginError(f"the runner failed in a step ({type(error).__name__}: {error})") from error
-            if result is None:
-                break
-            self._steps.popleft()
-            self._events.append(result)
+        self._poll()
+
+    def _poll(self) -> None:
+        """What the runner has done."""
+        try:
+            while self._steps and (result := self._steps[0].poll()) is not None:
+                self._steps.popleft()
+                self._events.append(result)
+            if self._runner.late_saves and (saved := self._runner.saved()):
+                self._events.append(SavesEnded(saved))
+        except Exception as error:
+            raise PluginError(f"the runner failed in a step ({type(error).__name__}: {error})") from error
 
     def _patience(self) -> float:
         """Seconds for which nothing has to be done unless news come."""

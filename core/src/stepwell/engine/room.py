@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.cache.cache import Cache
 from stepwell.engine.batch import Batch
+from stepwell.engine.copies import Copies
 from stepwell.engine.stats import Counters
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
@@ -25,6 +26,7 @@ class RoomMaker:
         self,
         cache: Cache,
         batch: Batch,
+        copies: Copies,
         policy: SchedulePolicy,
         view: View,
         counters: Counters,
@@ -33,6 +35,7 @@ class RoomMaker:
     ) -> None:
         self._cache = cache
         self._batch = batch
+        self._copies = copies
         self._policy = policy
         self._view = view
         self._counters = counters
@@ -126,7 +129,7 @@ class RoomMaker:
                 return True
             self._relief = batch.launched
             return self._wait()
-        if batch.flying and seat.short_since < 0:
+        if (batch.flying or self._copies.saving) and seat.short_since < 0:
             self._relief = seat.short_since = batch.launched
             return self._wait()
         if self._windows and self._moving(seat) and self._only_windows():
@@ -174,7 +177,7 @@ class RoomMaker:
 
     def _alone(self, seat: Seat) -> bool:
         """Copies in flight may hold pages; else a request that fits by itself did not, which is a fault of ours."""
-        if not self._batch.flying:
+        if not (self._batch.flying or self._copies.saving):
             self._fail(seat.job, "device memory ran out for a request that should fit by itself")
         return self._wait()
 

@@ -21,6 +21,8 @@ class Counters:
     aborted: int = 0
     failed: int = 0
     unknown_aborts: int = 0
+    unknown_saves: int = 0
+    """Saves that the runner said had ended, and that were not in flight."""
     step_errors: int = 0
     failed_loads: int = 0
     follows: int = 0

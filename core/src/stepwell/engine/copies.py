@@ -1,0 +1,66 @@
+"""Copies between device and host that are in flight: saves, which may outlive their step, and loads, which may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepwell.abc.runner import PageCopy, StepResult
+from stepwell.cache.cache import Cache
+from stepwell.engine.stats import Counters
+from stepwell.schedule.job import Seat
+from stepwell.schedule.plan import Flight
+
+LATE = 2
+"""Plans whose most saves may be in flight where saves outlive their steps: beyond that, new ones wait."""
+
+
+class Copies:
+    """All copies of one brain. `per_step`: pages that a plan saves at most; `late`: a result leaves out its saves."""
+
+    def __init__(
+        self, cache: Cache, per_step: int, late: bool, page_bytes: tuple[int, ...], counters: Counters
+    ) -> None:
+        self._cache = cache
+        self._per_step, self._late = per_step, late
+        self._page_bytes = page_bytes
+        self._counters = counters
+        self._saving: dict[int, PageCopy] = {}
+        self.saving = 0
+        """Pages on their way to host; until they are there, device cannot take them from the copy."""
+
+    def plan_saves(self) -> list[PageCopy]:
+        """What the next plan saves: pages that the tree has, so that the steps which computed them have completed."""
+        most = min(self._per_step, LATE * self._per_step - self.saving) if self._late else self._per_step
+        copies = self._cache.saves(most) if most > 0 else []
+        for copy in copies:
+            self._saving[copy.id] = copy
+            self.saving += len(copy.device)
+        return copies
+
+    def saved(self, ended: Mapping[int, tuple[bool, ...]]) -> None:
+        """Saves that outlived their steps have ended; an id that is none of theirs is a fault of the runner's."""
+        for id, ok in ended.items():
+            if id in self._saving:
+                self._saved(self._saving[id], ok)
+            else:
+                self._counters.unknown_saves += 1
+
+    def landed(self, flight: Flight, result: StepResult) -> list[Seat]:
+        """A step's copies have ended; which of its seats lack what a load was to bring them."""
+        if not self._late:
+            for copy in flight.saves:
+                self._saved(copy, result.copies.get(copy.id, ()))
+        failed: dict[Seat, None] = {}
+        for seat, copy in flight.loads:
+            ok = result.copies.get(copy.id) or (False,) * len(copy.device)
+            self._counters.bytes_loaded += sum(ok) * self._page_bytes[copy.group]
+            seat.loading -= 1
+            if not self._cache.loaded(seat.lease, copy, ok) and not seat.ended:
+                failed[seat] = None
+        return list(failed)
+
+    def _saved(self, copy: PageCopy, ok: tuple[bool, ...]) -> None:
+        del self._saving[copy.id]
+        self.saving -= len(copy.device)
+        self._counters.bytes_saved += sum(ok[: len(copy.device)]) * self._page_bytes[copy.group]
+        self._cache.saved(copy, ok)
