@@ -1,6 +1,7 @@
 """The fused operations in plain torch: what the kernels must agree with, and what runs on CPU.
 
-Each rounds where a model's own module does, so that a fused model answers what the model itself does. What each means is said in `ops`.
+Each rounds where a model's own module does, so that a fused model answers what the model itself does. `ops` says what
+each means.
 """
 
 # ruff: noqa: D103

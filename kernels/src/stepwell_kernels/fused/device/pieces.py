@@ -1,0 +1,65 @@
+"""What several kernels share: activations, dependent launches and prefetches."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def activated(x, ACT: tl.constexpr):  # noqa: N803
+    """SiLU or GELU of a float32 tensor."""
+    if ACT == "silu":
+        return x * tl.sigmoid(x)
+    if ACT == "gelu_tanh":
+        inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        return 0.5 * x * (1 + (2 * tl.sigmoid(2 * inner) - 1))
+    return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def early(PDL: tl.constexpr):  # noqa: N803
+    """Let the next kernel start now; what it may do before this one ends is up to its own `waited`."""
+    if PDL:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def waited(PDL: tl.constexpr):  # noqa: N803
+    """All kernels before this one have ended, and what they wrote is seen from here on."""
+    if PDL:
+        gdc_wait()
+
+
+@triton.jit
+def prefetch(pointers, BYTES: tl.constexpr):  # noqa: N803
+    """Fetch BYTES at each pointer into L2."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
+        "=r,l,r",
+        [pointers, tl.full(pointers.shape, BYTES, tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def gathered(at, inside, bias, part_stride, PARTS: tl.constexpr, BIAS: tl.constexpr, kind: tl.constexpr):  # noqa: N803
+    """A product's values, float32 but rounded to `kind`: the sum of its parts in their order, plus bias."""
+    value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        value += tl.load(at + part * part_stride, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        value += tl.load(bias, mask=inside, other=0.0).to(tl.float32)
+    return value.to(kind).to(tl.float32)
+
+
+@triton.jit
+def scaled(value, square, weight, WEIGHT: tl.constexpr, LATE: tl.constexpr, kind: tl.constexpr):  # noqa: N803
+    """float32 `value` by the root of `square`, times weight, rounded to `kind` where a module rounds."""
+    value = value * tl.rsqrt(square)
+    if WEIGHT:
+        value = value * weight if LATE else value.to(kind).to(tl.float32) * weight.to(kind).to(tl.float32)
+    return value.to(kind).to(tl.float32)
