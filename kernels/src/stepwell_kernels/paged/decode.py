@@ -218,11 +218,13 @@ def _decode(
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     found = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
-    for at in tl.range(low, high, BLOCK, num_stages=STAGES):
-        tokens = at + tl.arange(0, BLOCK)
-        page = tl.load(table + tokens // PAGE_SIZE, tokens < high, -1)
+    tokens = low + tl.arange(0, BLOCK)
+    page = tl.load(table + tokens // PAGE_SIZE, tokens < high, -1)
+    for _ in tl.range(low, high, BLOCK, num_stages=STAGES):
         seen = page >= 0
         places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
+        tokens += BLOCK
+        page = tl.load(table + tokens // PAGE_SIZE, tokens < high, -1)
         k = tl.load(
             keys + (places * (KV_HEADS * DIM))[:, None] + dims[None, :], seen[:, None] & (dims[None, :] < DIM), 0.0
         )

@@ -156,20 +156,21 @@ def _span(
     """Attend to the tokens [first, last), in blocks; `place` of each query, which sees none outside [low, high)."""
     dims = tl.arange(0, DIM_PADDED)
     value_dims = tl.arange(0, VALUE_PADDED)
+    tokens = first + tl.arange(0, BLOCK)
+    page = tl.load(table + tokens // PAGE_SIZE, (tokens >= low) & (tokens < last), -1)
     for at in tl.range(first, last, BLOCK, num_stages=STAGES):
         tokens = at + tl.arange(0, BLOCK)
+        real = page >= 0
+        places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
+        ahead = tokens + BLOCK
+        page = tl.load(table + ahead // PAGE_SIZE, (ahead >= low) & (ahead < last), -1)
+        pointers = keys + (places * (KV_HEADS * DIM))[:, None] + dims[None, :]
         if MASKED:
-            page = tl.load(table + tokens // PAGE_SIZE, (tokens >= low) & (tokens < high), -1)
-            real = page >= 0
-            places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
-            k = tl.load(
-                keys + (places * (KV_HEADS * DIM))[:, None] + dims[None, :], real[:, None] & (dims[None, :] < DIM), 0.0
-            )
+            k = tl.load(pointers, real[:, None] & (dims[None, :] < DIM), 0.0)
+        elif DIM < DIM_PADDED:
+            k = tl.load(pointers, dims[None, :] < DIM, 0.0)
         else:
-            page = tl.load(table + tokens // PAGE_SIZE)
-            places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
-            pointers = keys + (places * (KV_HEADS * DIM))[:, None] + dims[None, :]
-            k = tl.load(pointers) if DIM == DIM_PADDED else tl.load(pointers, dims[None, :] < DIM, 0.0)
+            k = tl.load(pointers)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if SOFTCAP:
             scores = cap(scores, softcap) * 1.4426950408889634
@@ -186,12 +187,10 @@ def _span(
         pointers = values + (places * (KV_HEADS * VALUE_DIM))[:, None] + value_dims[None, :]
         if MASKED:
             v = tl.load(pointers, real[:, None] & (value_dims[None, :] < VALUE_DIM), 0.0)
+        elif VALUE_DIM < VALUE_PADDED:
+            v = tl.load(pointers, value_dims[None, :] < VALUE_DIM, 0.0)
         else:
-            v = (
-                tl.load(pointers)
-                if VALUE_DIM == VALUE_PADDED
-                else tl.load(pointers, value_dims[None, :] < VALUE_DIM, 0.0)
-            )
+            v = tl.load(pointers)
         found = tl.dot(weights.to(v.dtype), v, found * fade[:, None], input_precision="ieee")
         top = higher
     return top, mass, found
