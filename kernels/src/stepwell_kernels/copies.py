@@ -24,7 +24,7 @@ class HostPages:
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         flat = self._bytes[: len(memory) // item * item].view(shape.dtype)
         layer = shape.page_size * shape.kv_heads * sum(shape.dims)
-        starts = (offset // item, offset // item + shape.page_size * shape.kv_heads * shape.head_dim)
+        starts = (offset // item, offset // item + shape.page_size * shape.kv_heads * shape.head_dim)[: len(shape.dims)]
         self.sides = [
             torch.as_strided(
                 flat,
@@ -35,6 +35,7 @@ class HostPages:
             for dim, start in zip(shape.dims, starts, strict=True)
         ]
         self.shape = shape
+        self.slots = slots
         self._pinned = False
 
     def pin(self) -> None:

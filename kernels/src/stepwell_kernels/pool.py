@@ -17,12 +17,14 @@ class PageShape:
     head_dim: int
     dtype: torch.dtype
     value_dim: int | None = None
-    """Of V, where it is not `head_dim`."""
+    """Of V, where it is not `head_dim`; 0 where values are a part of the keys, and pages hold no V."""
 
     @property
-    def dims(self) -> tuple[int, int]:
-        """Of a head of K, and of V."""
-        return self.head_dim, self.value_dim or self.head_dim
+    def dims(self) -> tuple[int, ...]:
+        """Of a head of K, and of V where there is one."""
+        if self.value_dim == 0:
+            return (self.head_dim,)
+        return self.head_dim, self.head_dim if self.value_dim is None else self.value_dim
 
     @property
     def token_bytes(self) -> int:
@@ -36,7 +38,7 @@ class PageShape:
 
 
 class PagePool:
-    """`sides` are K and V: [layers, pages, page_size, kv_heads, dim] each.
+    """`sides` are K and V, or K only: [layers, pages, page_size, kv_heads, dim] each.
 
     Zeroed, so that what a mask leaves out is never NaN.
     """

@@ -1,0 +1,164 @@
+"""The copy kernel in Triton: the same walk as pages.cu, and what the interpreter runs on CPU.
+
+All units of 16 bytes of all pages stand in one row, in the order of the arena; a program takes tiles of them, and reads
+the ids of its next tile while the loads of this one are under way.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from stepwell_kernels.copies import HostPages
+from stepwell_kernels.pool import PagePool
+from stepwell_kernels.transfer.layout import UNIT, layout
+from stepwell_kernels.transfer.mover import Mover, Pairs, Way
+
+WARPS = 32
+UNROLL = 4
+"""Loads of a thread before its first store."""
+THREADS_PER_WARP = 32
+
+
+@triton.jit
+def _read(address, live, ASM: tl.constexpr):  # noqa: N803
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $5, 0; mov.u32 $0, 0; mov.u32 $1, 0; mov.u32 $2, 0; mov.u32 $3, 0;"
+            " @p ld.global.L1::no_allocate.v4.u32 {$0, $1, $2, $3}, [$4]; }",
+            "=&r,=&r,=&r,=&r,l,r",
+            [address, live.to(tl.int32)],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        pointer = address.to(tl.pointer_type(tl.int32))
+        return (
+            tl.load(pointer, mask=live),
+            tl.load(pointer + 1, mask=live),
+            tl.load(pointer + 2, mask=live),
+            tl.load(pointer + 3, mask=live),
+        )
+
+
+@triton.jit
+def _write(address, live, a, b, c, d, ASM: tl.constexpr):  # noqa: N803
+    if ASM:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; mov.u32 $0, 0;"
+            " @p st.global.L1::no_allocate.v4.u32 [$1], {$3, $4, $5, $6}; }",
+            "=&r,l,r,r,r,r,r",
+            [address, live.to(tl.int32), a, b, c, d],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        pointer = address.to(tl.pointer_type(tl.int32))
+        tl.store(pointer, a, mask=live)
+        tl.store(pointer + 1, b, mask=live)
+        tl.store(pointer + 2, c, mask=live)
+        tl.store(pointer + 3, d, mask=live)
+
+
+_NUMBERS = ("keys", "values", "keys_layer", "values_layer", "host", "slot", "pages")
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def move_pages(
+    keys,
+    values,
+    keys_layer,
+    values_layer,
+    host,
+    slot,
+    ids,
+    pages,
+    key_units: tl.constexpr,
+    layer_units: tl.constexpr,
+    run_units: tl.constexpr,
+    LOAD: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
+    ASM: tl.constexpr,  # noqa: N803
+):
+    """Addresses and distances are in bytes, `*_units` in 16 of them; `ids` are device pages and then slots.
+
+    The units are known at compile time, as a thread divides by them for each one that it copies.
+    """
+    step = tl.num_programs(0).to(tl.int64) * TILE
+    begin = tl.program_id(0).to(tl.int64) * TILE
+    slot = slot.to(tl.int64)
+    total = pages.to(tl.int64) * run_units
+    lane = tl.arange(0, TILE)
+
+    spot = (begin % run_units).to(tl.int32) + lane
+    index = (begin // run_units).to(tl.int32) + spot // run_units
+    live = index < pages
+    page = tl.load(ids + index, mask=live, other=0).to(tl.int64)
+    place = tl.load(ids + pages + index, mask=live, other=0).to(tl.int64)
+    while begin < total:
+        unit = spot % run_units
+        layer = unit // layer_units
+        rest = unit % layer_units
+        is_key = rest < key_units
+        of_side = tl.where(is_key, rest, rest - key_units)
+        piece_units = tl.where(is_key, key_units, layer_units - key_units)
+        base = tl.where(is_key, keys + layer * keys_layer.to(tl.int64), values + layer * values_layer.to(tl.int64))
+        mine = base + (page * piece_units + of_side) * 16
+        theirs = host + place * slot + unit.to(tl.int64) * 16
+        if LOAD:
+            a, b, c, d = _read(theirs, live, ASM)
+        else:
+            a, b, c, d = _read(mine, live, ASM)
+
+        begin += step
+        spot = (begin % run_units).to(tl.int32) + lane
+        index = (begin // run_units).to(tl.int32) + spot // run_units
+        next_live = index < pages
+        page = tl.load(ids + index, mask=next_live, other=0).to(tl.int64)
+        place = tl.load(ids + pages + index, mask=next_live, other=0).to(tl.int64)
+
+        if LOAD:
+            _write(mine, live, a, b, c, d, ASM)
+        else:
+            _write(theirs, live, a, b, c, d, ASM)
+        live = next_live
+
+
+class TritonMover(Mover):
+    """By the Triton kernel, on `blocks` programs; on CPU under the interpreter."""
+
+    method = "triton"
+
+    def __init__(self, pool: PagePool, host: HostPages, blocks: int) -> None:
+        super().__init__(pool, host)
+        self._layout = layout(pool, host)
+        self._blocks = blocks
+        self._on_gpu = pool.sides[0].device.type == "cuda"
+
+    def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
+        if not len(pairs):
+            return
+        keys, values = self._layout.sides[0], self._layout.sides[-1]
+        tile = WARPS * THREADS_PER_WARP * UNROLL
+        run = layers * self._layout.layer_bytes // UNIT
+        with torch.cuda.device_of(pairs.uploaded):
+            move_pages[(max(1, min(self._blocks, -(-len(pairs) * run // tile))),)](
+                keys.address + first * keys.layer,
+                values.address + first * values.layer,
+                keys.layer,
+                values.layer,
+                self._layout.host + first * self._layout.layer_bytes,
+                self._layout.slot,
+                pairs.uploaded,
+                len(pairs),
+                keys.piece // UNIT,
+                self._layout.layer_bytes // UNIT,
+                run,
+                LOAD=way is Way.LOAD,
+                TILE=tile,
+                ASM=self._on_gpu,
+                num_warps=WARPS,
+            )
