@@ -15,6 +15,8 @@ from stepwell import ConfigError
 from stepwell_kernels import PageShape
 from stepwell_transformers import paging as paged
 from stepwell_transformers import sight
+from stepwell_transformers.apart import Report, silent
+from stepwell_transformers.fuse import How, fuse
 from stepwell_transformers.geometry import Geometry, geometry
 from stepwell_transformers.paging import Paging
 from stepwell_transformers.random_weights import wanted
@@ -25,7 +27,15 @@ from stepwell_transformers.seats import counting, tell_positions
 class PagedModel:
     """Weights and geometry of a model, and its forward over a ragged batch."""
 
-    def __init__(self, folder: Path, name: str, dtype: torch.dtype | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        dtype: torch.dtype | None,
+        device: torch.device,
+        how: How = "off",
+        report: Report = silent,
+    ) -> None:
         """Raises ConfigError for a model that cannot be loaded, or has a part that is not run."""
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -46,6 +56,7 @@ class PagedModel:
         """Modules that count positions by themselves."""
         for module in self.counting:
             tell_positions(module)
+        self.fused = fuse(self.model, how, report)
 
     def shapes(self, page_size: int) -> list[PageShape]:
         """Of a page of each group."""
@@ -78,7 +89,8 @@ class PagedModel:
     def _with(self, attention: str) -> Iterator[Any]:
         self.model.set_attn_implementation(attention)
         try:
-            yield self.model
+            with self.fused.own():
+                yield self.model
         finally:
             self.model.set_attn_implementation(paged.NAME)
 

@@ -1,0 +1,51 @@
+"""The two halves of a decoder layer: what each adds to the residual stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepwell_kernels.fused import Norm
+from stepwell_transformers.fuse.norms import normed
+
+
+class Branch(ABC):
+    """An attention or an MLP, on a flat batch."""
+
+    fused: bool = False
+    """Whether it norms and adds on the way."""
+
+    @abstractmethod
+    def add(
+        self,
+        x: torch.Tensor,
+        call: Mapping[str, Any],
+        norm: Norm | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`residual` + the branch of norm(`x`), [tokens, hidden]; `call`: what its layer was called with by name."""
+
+
+class OwnBranch(Branch):
+    """A module by its own forward."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        self._module, self._names = module, names
+        """What its layer hands to it of its own call."""
+
+    def add(
+        self,
+        x: torch.Tensor,
+        call: Mapping[str, Any],
+        norm: Norm | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = x if norm is None else normed(x, norm)
+        found = self._module(x[None], **{name: call[name] for name in self._names if name in call})
+        part: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        part = part.reshape(x.shape)
+        return part if residual is None else residual + part

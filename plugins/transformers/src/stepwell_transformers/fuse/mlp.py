@@ -1,0 +1,73 @@
+"""Gated MLPs: one product for gate and up, one for down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepwell_kernels.fused import Act, Norm, gated_linear, linear
+from stepwell_kernels.fused.reference import activated
+from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
+from stepwell_transformers.fuse.branch import Branch
+from stepwell_transformers.fuse.merge import Merged, merge, plain
+
+ACTS: tuple[Act, ...] = ("silu", "gelu_tanh", "gelu")
+
+
+class FusedMLP(Branch):
+    """down(act(gate(x)) * up(x))."""
+
+    fused = True
+
+    def __init__(self, up: Merged, down: nn.Linear, act: Act) -> None:
+        self._up, self._down, self._act = up, down, act
+
+    def add(
+        self,
+        x: torch.Tensor,
+        call: Mapping[str, Any],
+        norm: Norm | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        inner = gated_linear(x, self._up.weight, self._act, self._up.bias, norm)
+        return linear(inner, self._down.weight, self._down.bias, residual)
+
+
+def alike(module: nn.Module) -> bool:
+    """Whether a module is built as a gated MLP is."""
+    names = dict(module.named_children())
+    ups = {"gate_proj", "up_proj"} <= set(names) or "gate_up_proj" in names
+    return ups and plain(names.get("down_proj"))
+
+
+def fuse_mlp(module: nn.Module) -> FusedMLP | Left:
+    """The twin of a gated MLP, or why there is none."""
+    down = module.down_proj
+    assert isinstance(down, nn.Linear)
+    act = _act(module, down.weight)
+    if act is None:
+        return Left("its activation is another")
+    ups = [module.gate_up_proj] if hasattr(module, "gate_up_proj") else [module.gate_proj, module.up_proj]
+    merged = merge(ups)
+    if merged is None or merged.weight.shape[0] != 2 * down.in_features:
+        return Left("its weights cannot be merged")
+    twin = FusedMLP(merged, down, act)
+    worst = 0.0
+    for scale in SCALES:
+        x = noise((4, merged.weight.shape[1]), scale, down.weight)
+        worst = max(worst, off(twin.add(x, {}), module(x)))
+    return twin if near(worst, down.weight.dtype) else Left("it answers otherwise", worst)
+
+
+def _act(module: nn.Module, like: torch.Tensor) -> Act | None:
+    """Which activation it has; told in float32, where no two are alike."""
+    named = [getattr(module, name) for name in (*module.__dict__, *module._modules) if "act" in name]
+    acts = [act for act in named if callable(act)]
+    if len(acts) != 1:
+        return None
+    x = torch.linspace(-6, 6, 97, device=like.device)
+    want = acts[0](x)
+    return next((act for act in ACTS if off(activated(x, act), want) < 1e-5), None)
