@@ -365,6 +365,12 @@ def drive(place: Place) -> Iterator[Callable[..., Driver]]:
         runner.close()
 
 
+@pytest.fixture(scope="session")
+def driver_of() -> Callable[..., Driver]:
+    """A driver of a runner that was made by other means."""
+    return lambda runner, page_size, host=0: Driver(runner, page_size, 0, host)
+
+
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
     """Random prompts of these lengths."""
     random = np.random.default_rng(seed)

@@ -147,7 +147,7 @@ def test_rows_see_no_strangers_pages(tiny, truth, drive, make_prompts):
     folder = tiny("llama")
     driver = drive(folder, 16)
     prompts = make_prompts(3, 40, 90, seed=2)
-    (pool,) = driver.runner._pools
+    (pool,) = driver.runner._opened._pools
     for side in pool.sides:
         side.fill_(float("nan"))
     for page in driver.free[-40:]:
@@ -170,8 +170,9 @@ def test_launch_returns_at_once_and_steps_end_in_order(tiny, drive, make_prompts
 
 def test_a_closed_runner_ends_its_thread(tiny, drive):
     driver = drive(tiny("llama"), 16)
+    worker = driver.runner._opened._worker
     driver.runner.close()
-    assert not driver.runner._worker.is_alive()
+    assert not worker.is_alive()
 
 
 def test_a_retracted_request_continues_as_if_it_had_not_been(tiny, drive, make_prompts):

@@ -7,8 +7,10 @@ behind by the prompts of this proof; what longer ones see is asked of the librar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,13 +33,22 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 """Of the largest logit: a wrong model is off by as much as logits differ."""
 
 
-def prove(model: PagedModel, name: str) -> None:
-    """ConfigError where a model's answers through pages are not its own."""
+@dataclass(frozen=True, slots=True)
+class ProofRow:
+    """Tokens of a row behind `start`, on the host, and its pages in each group."""
+
+    start: int
+    tokens: torch.Tensor
+    tables: list[np.ndarray[tuple[int], np.dtype[np.int32]]]
+
+
+def prove(model: PagedModel, name: str, *, kernels: bool = False) -> None:
+    """ConfigError where a model's answers through pages are not its own; by the kernels for CUDA, or by plain torch."""
     lengths = _lengths([group.need for group in model.groups], model.context)
-    tokens = [_tokens(length, model.vocab, row).to(model.device) for row, length in enumerate(lengths)]
+    tokens = [_tokens(length, model.vocab, row) for row, length in enumerate(lengths)]
     with torch.inference_mode(), _soon(model):
         try:
-            got, layers = _through_pages(model, tokens)
+            got, layers = _through_pages(model, tokens, kernels)
             sights = model.sights()
         except Foreign as part:
             raise ConfigError(f"runner.model: {name} has attention with {part}, which is not supported yet") from part
@@ -58,7 +69,9 @@ def prove(model: PagedModel, name: str) -> None:
                     "which is not supported"
                 )
         with model.by_itself() as plain:
-            want = torch.stack([plain(input_ids=row[None], use_cache=False).logits[0, -1] for row in tokens])
+            want = torch.stack(
+                [plain(input_ids=row[None].to(model.device), use_cache=False).logits[0, -1] for row in tokens]
+            )
     off = float((got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6))
     if not off <= TOLERANCE.get(model.dtype, 1e-1):
         raise ConfigError(
@@ -90,7 +103,7 @@ def _soon(model: PagedModel) -> Iterator[None]:
             module.floor_scale = scale
 
 
-def _through_pages(model: PagedModel, tokens: list[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
+def _through_pages(model: PagedModel, tokens: list[torch.Tensor], kernels: bool) -> tuple[torch.Tensor, list[int]]:
     """Logits after each row's last token, and the layers that were asked in turn."""
     ends = [len(row) for row in tokens]
     counts = [-(-end // PAGE) for end in ends]
@@ -98,24 +111,34 @@ def _through_pages(model: PagedModel, tokens: list[torch.Tensor]) -> tuple[torch
     tables = np.split(ids, np.cumsum(counts)[:-1])
     pools = [PagePool(shape, sum(counts), model.device) for shape in model.shapes(PAGE)]
     layers: list[int] = []
+    if kernels:
+        from stepwell_transformers.cuda.assemble import proof
 
-    def group_step(pool: PagePool, need: Need, starts: list[int], ends: list[int]) -> GroupStep:
-        rows = [
-            RaggedRow(start, end - start, _kept(table, need.lo(start)))
-            for start, end, table in zip(starts, ends, tables, strict=True)
+        run = proof(model, pools, max(ends), len(tokens), layers.append)
+    else:
+        run = partial(_plainly, model, pools, layers.append)
+
+    def rows(starts: Sequence[int], ends: Sequence[int]) -> list[ProofRow]:
+        return [
+            ProofRow(start, row[start:end], [_kept(table, group.need.lo(start)) for group in model.groups])
+            for row, table, start, end in zip(tokens, tables, starts, ends, strict=True)
         ]
-        return GroupStep(pool, lay_out(rows, need, PAGE, model.device), need)
 
-    def run(starts: list[int], ends: list[int]) -> torch.Tensor:
-        steps = [group_step(pool, group.need, starts, ends) for pool, group in zip(pools, model.groups, strict=True)]
-        flat = torch.cat([row[a:b] for row, a, b in zip(tokens, starts, ends, strict=True)])
-        places = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)]).to(model.device)
-        last = torch.tensor(np.cumsum(np.subtract(ends, starts)) - 1)
-        paging = PlainPaging(steps, model.seats, places, layers.append)
-        return model.forward(flat, places, paging, last.to(model.device))
+    run(rows([0] * len(ends), [end - 1 for end in ends]))
+    return run(rows([end - 1 for end in ends], ends)), layers
 
-    run([0] * len(ends), [end - 1 for end in ends])
-    return run([end - 1 for end in ends], ends), layers
+
+def _plainly(
+    model: PagedModel, pools: Sequence[PagePool], ready: Callable[[int], None], rows: Sequence[ProofRow]
+) -> torch.Tensor:
+    steps = []
+    for number, (group, pool) in enumerate(zip(model.groups, pools, strict=True)):
+        ragged = [RaggedRow(row.start, len(row.tokens), row.tables[number]) for row in rows]
+        steps.append(GroupStep(pool, lay_out(ragged, group.need, PAGE, model.device), group.need))
+    places = torch.cat([torch.arange(row.start, row.start + len(row.tokens)) for row in rows]).to(model.device)
+    last = torch.tensor(np.cumsum([len(row.tokens) for row in rows]) - 1).to(model.device)
+    flat = torch.cat([row.tokens for row in rows]).to(model.device)
+    return model.forward(flat, places, PlainPaging(steps, model.seats, places, ready), last)
 
 
 def _kept(table: np.ndarray[tuple[int], np.dtype[np.int32]], low: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -1,0 +1,90 @@
+"""The executor of a model on a CUDA device, made of its parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from stepwell import Full, Row, StepPlan, TableEdit
+from stepwell_kernels import HostPages, PagePool
+from stepwell_kernels.transfer import Mover, make_mover
+from stepwell_transformers.apart import Report
+from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.cuda.buckets import sizes
+from stepwell_transformers.cuda.compute import Compute, Ready, paging_on_cuda
+from stepwell_transformers.cuda.executor import CudaExecutor
+from stepwell_transformers.cuda.graphs import DecodeGraphs
+from stepwell_transformers.cuda.lanes import CudaLane, Lanes, copy_lanes
+from stepwell_transformers.cuda.lineup import line_up
+from stepwell_transformers.cuda.state import SlotState
+from stepwell_transformers.model import PagedModel
+from stepwell_transformers.prove import ProofRow
+
+
+def cuda_executor(
+    model: PagedModel,
+    pools: Sequence[PagePool],
+    slots: int,
+    config: TransformersConfig,
+    wake: Callable[[], None],
+    report: Report,
+    log: logging.Logger,
+) -> CudaExecutor:
+    """Captures graphs unless the config says otherwise."""
+    page_size = pools[0].shape.page_size
+    state = SlotState(model.groups, page_size, slots, _longest(model, pools), model.device)
+    compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
+    lane, rows = CudaLane(model.device), sizes(config.graphs, slots)
+    torch.cuda.synchronize(model.device)  # what was made so far was made in another stream
+    graphs = DecodeGraphs(compute, rows) if rows else None
+    if graphs is not None:
+        with torch.inference_mode():
+            graphs.capture(lane, report, log)
+    movers = partial(_movers, pools, config)
+    return CudaExecutor(compute, graphs, Lanes(lane, *copy_lanes(model.device)), movers, wake, log)
+
+
+def proof(
+    model: PagedModel, pools: Sequence[PagePool], tokens: int, rows: int, ready: Ready
+) -> Callable[[Sequence[ProofRow]], torch.Tensor]:
+    """How the proof of a model computes through pages: each row in a slot of its own."""
+    state = SlotState(model.groups, pools[0].shape.page_size, rows, tokens, model.device)
+    compute = Compute(model, state, paging_on_cuda(model, pools, state, rows), rows)
+
+    def run(rows: Sequence[ProofRow]) -> torch.Tensor:
+        plan = StepPlan(
+            0,
+            tuple(
+                Row(slot, row.start, len(row.tokens), row.tokens.numpy().astype(np.int32).tobytes(), True)
+                for slot, row in enumerate(rows)
+            ),
+            tables=tuple(
+                TableEdit(slot, group, 0, pages)
+                for slot, row in enumerate(rows)
+                for group, pages in enumerate(row.tables)
+            ),
+        )
+        state.write(state.edit(plan))
+        lineup = line_up(plan.rows)
+        logits, _ = compute.logits(lineup, ready)
+        return logits[np.argsort(lineup.order)]
+
+    return run
+
+
+def _longest(model: PagedModel, pools: Sequence[PagePool]) -> int:
+    """Tokens of the longest request: where some layers see everything, no longer than the pages for it."""
+    room = [
+        pool.pages * pool.shape.page_size
+        for pool, group in zip(pools, model.groups, strict=True)
+        if isinstance(group.need, Full)
+    ]
+    return min([model.context, *room])
+
+
+def _movers(pools: Sequence[PagePool], config: TransformersConfig, hosts: Sequence[HostPages]) -> list[Mover]:
+    return [make_mover(pool, host, config.copies, config.copy_blocks) for pool, host in zip(pools, hosts, strict=True)]

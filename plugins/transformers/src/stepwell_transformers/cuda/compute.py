@@ -1,0 +1,64 @@
+"""A model, its pools and the slots' state: from a step's rows to logits, eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from stepwell_kernels import PagePool
+from stepwell_kernels.paged import Step, StepBuffers
+from stepwell_transformers.cuda.lineup import Lineup
+from stepwell_transformers.cuda.state import SlotState
+from stepwell_transformers.model import PagedModel
+from stepwell_transformers.paging import Paging
+
+Ready = Callable[[int], None]
+MakePaging = Callable[[Step, Ready], Paging]
+
+
+class Compute:
+    """Everything is enqueued on the current stream; nothing waits."""
+
+    def __init__(self, model: PagedModel, state: SlotState, paging: MakePaging, rows: int) -> None:
+        """`rows`: the most of a step."""
+        self.model, self.state = model, state
+        self._paging, self._rows = paging, rows
+        self._buffers = self._new_buffers(rows)
+        self._room = rows
+
+    def logits(self, lineup: Lineup, ready: Ready) -> tuple[torch.Tensor, Step]:
+        """[rows, vocab] after each row's last token, and the step on the device."""
+        tokens = lineup.decodes + len(lineup.tokens)
+        if tokens > self._room:  # steps that are under way read the old ones: memory is reused in a stream's order
+            self._room = max(tokens, 2 * self._room)
+            self._buffers = self._new_buffers(self._room)
+        step = self._buffers.step(self._buffers.fill(lineup.triples, len(lineup.rows), tokens))
+        ids = self.state.last[step.slots[: lineup.decodes]]
+        if len(lineup.tokens):
+            ids = torch.cat([ids, self._upload(lineup)])
+        return self.forward(ids, step, ready), step
+
+    def forward(self, ids: torch.Tensor, step: Step, ready: Ready) -> torch.Tensor:
+        """The model over a step's tokens."""
+        return self.model.forward(ids.long(), step.positions, self._paging(step, ready), step.last)
+
+    def _upload(self, lineup: Lineup) -> torch.Tensor:
+        tokens = torch.from_numpy(lineup.tokens.copy())
+        cuda = self.model.device.type == "cuda"
+        return (tokens.pin_memory() if cuda else tokens).to(self.model.device, non_blocking=True)
+
+    def _new_buffers(self, tokens: int) -> StepBuffers:
+        return StepBuffers(self.model.device, self._rows, tokens, self.state.idle)
+
+
+def paging_on_cuda(model: PagedModel, pools: Sequence[PagePool], state: SlotState, rows: int) -> MakePaging:
+    """Attention by the kernels for CUDA."""
+    from stepwell_transformers.cuda.paging import CudaPaging, Scratches, tables_of
+
+    scratches = Scratches(model.device, rows)
+    groups = [
+        (pool, tables_of(group, pages, pool.shape.page_size), group.need)
+        for group, pool, pages in zip(model.groups, pools, state.tables, strict=True)
+    ]
+    return lambda step, ready: CudaPaging(groups, model.seats, step, scratches, ready)

@@ -1,0 +1,187 @@
+"""Steps on a CUDA device. One thread enqueues them and waits for nothing; others read what they left, in order.
+
+So step n + 1 is enqueued while step n runs. A row's token comes from device memory, where the step before put it; what
+a step needs from the host goes up in a few small copies, in the order of the stream. Loads run beside, and layer i
+waits for copy i alone; saves run behind, and only what they are reported to waits for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stepwell import Step, StepPlan, StepResult
+from stepwell_kernels import HostPages
+from stepwell_kernels.transfer.mover import Mover
+from stepwell_transformers.cuda.compute import Compute
+from stepwell_transformers.cuda.graphs import DecodeGraphs
+from stepwell_transformers.cuda.lander import Lander
+from stepwell_transformers.cuda.lanes import Lanes
+from stepwell_transformers.cuda.lineup import Lineup, line_up
+from stepwell_transformers.cuda.transfers import Copying, Transfers
+from stepwell_transformers.executor import Executor, Flight
+
+CLOSE_S = 30.0
+"""How long what runs may take to end when the runner closes."""
+
+
+class CudaExecutor(Executor):
+    """Owns the lanes, and the threads that enqueue and land."""
+
+    def __init__(
+        self,
+        compute: Compute,
+        graphs: DecodeGraphs | None,
+        lanes: Lanes,
+        movers: Callable[[Sequence[HostPages]], Sequence[Mover]],
+        wake: Callable[[], None],
+        log: logging.Logger,
+    ) -> None:
+        self._compute, self._graphs, self._lanes, self._movers = compute, graphs, lanes, movers
+        self._wake = wake
+        self._transfers = Transfers(compute.model.seats, lanes.loads, lanes.saves, log)
+        self._saved: deque[dict[int, tuple[bool, ...]]] = deque()
+        self._plans: queue.SimpleQueue[CudaFlight | None] = queue.SimpleQueue()
+        self._steps, self._saves = Lander("stepwell-results", wake), Lander("stepwell-saves", wake)
+        self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
+        self._worker.start()
+
+    def pin(self, hosts: Sequence[HostPages]) -> None:
+        self._transfers.pin(self._movers(hosts))
+
+    def launch(self, plan: StepPlan) -> Step:
+        flight = CudaFlight(plan)
+        self._plans.put(flight)
+        return flight
+
+    def saved(self) -> Mapping[int, tuple[bool, ...]]:
+        ended: dict[int, tuple[bool, ...]] = {}
+        while self._saved:
+            ended |= self._saved.popleft()
+        return ended
+
+    def close(self) -> bool:
+        self._plans.put(None)
+        self._worker.join(CLOSE_S)
+        return not self._worker.is_alive() and self._steps.close(CLOSE_S) and self._saves.close(CLOSE_S)
+
+    # --- on the worker thread ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        with torch.inference_mode():
+            while (flight := self._plans.get()) is not None:
+                try:
+                    self._carry_out(flight)
+                except Exception as fault:  # nothing can be enqueued any more
+                    flight.fail(fault)
+                    self._wake()
+
+    def _carry_out(self, flight: CudaFlight) -> None:
+        plan, compute = flight.plan, self._lanes.compute
+        self._save(plan)
+        loading = self._transfers.load(plan.loads)
+        with compute.enqueue():
+            try:
+                flight.answers = self._enqueue(plan, loading)
+            except Exception as fault:
+                flight.fault = fault
+            loading.hold_all(compute)
+            mark = compute.mark()
+        self._steps.put(mark, lambda late: self._land(flight, loading, late))
+
+    def _save(self, plan: StepPlan) -> None:
+        if not plan.saves:
+            return
+        saving, mark = self._transfers.save(plan.saves, self._lanes.compute.mark())
+
+        def land(error: RuntimeError | None) -> None:
+            if error is not None:
+                self._transfers.failed(saving, error)
+            self._saved.append(saving.results(ended=error is None))
+
+        self._saves.put(mark, land)
+
+    def _enqueue(self, plan: StepPlan, loading: Copying) -> _Answers | None:
+        state = self._compute.state
+        state.write(state.edit(plan))
+        if not plan.rows:
+            return None
+        lineup = line_up(plan.rows)
+        state.check(lineup.triples)
+        return _Answers(lineup, _to_host(self._step(lineup, loading)))
+
+    def _step(self, lineup: Lineup, loading: Copying) -> torch.Tensor:
+        """Each row's next token; also left where the row's next step finds it."""
+        decoded = self._graphs.replay(lineup) if self._graphs and not loading.marks else None
+        if decoded is not None:
+            return decoded.tokens
+        logits, step = self._compute.logits(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
+        tokens = logits.argmax(-1).int()
+        self._compute.state.last[step.slots] = tokens
+        return tokens
+
+    # --- on the thread that lands ------------------------------------------------------------------------------
+
+    def _land(self, flight: CudaFlight, loading: Copying, late: RuntimeError | None) -> None:
+        if late is not None:
+            try:
+                self._lanes.compute.mark().synchronize()
+            except RuntimeError:
+                flight.fail(late)
+                return
+        flight.land(loading.results(ended=late is None), late)
+
+
+class CudaFlight(Flight):
+    """A step on its way through the lanes."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        super().__init__(plan)
+        self.answers: _Answers | None = None
+        self.fault: Exception | None = None
+        """Of the step alone."""
+        self._end: Exception | None = None
+
+    def poll(self) -> StepResult | None:
+        """Raises where the device takes no more work."""
+        if self._end is not None:
+            raise self._end
+        return self.result
+
+    def land(self, copies: Mapping[int, tuple[bool, ...]], late: RuntimeError | None) -> None:
+        """All its work has ended."""
+        number, error = self.plan.number, self.fault or late
+        if error is not None:
+            self.result = StepResult(number, copies=copies, error=f"{type(error).__name__}: {error}")
+        else:
+            self.result = StepResult(number, 1, self.answers.by_row() if self.answers else (), None, copies)
+
+    def fail(self, error: Exception) -> None:
+        """Nor will any other step end well."""
+        self._end = error
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What a step sampled, on its way to the host."""
+
+    lineup: Lineup
+    tokens: torch.Tensor
+
+    def by_row(self) -> tuple[tuple[int, ...], ...]:
+        """For each row of the plan."""
+        found: list[tuple[int, ...]] = [()] * len(self.lineup.rows)
+        for at, row, token in zip(self.lineup.order, self.lineup.rows, self.tokens.tolist(), strict=False):
+            found[at] = (token,) if row.sample else ()
+        return tuple(found)
+
+
+def _to_host(tokens: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=tokens.device.type == "cuda")
+    return host.copy_(tokens, non_blocking=True)

@@ -1,0 +1,40 @@
+"""What carries step plans out on a device; the runner has one, chosen by the device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from stepwell import Step, StepPlan, StepResult
+from stepwell_kernels import HostPages
+
+
+class Flight(Step):
+    """A step on its way through an executor."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+        self.result: StepResult | None = None
+
+    def poll(self) -> StepResult | None:
+        return self.result
+
+
+class Executor(ABC):
+    """Owns what a device keeps of requests between steps. Called from one thread."""
+
+    @abstractmethod
+    def pin(self, hosts: Sequence[HostPages]) -> None:
+        """Copy between the pools and these pages from here on, one a group; once."""
+
+    @abstractmethod
+    def launch(self, plan: StepPlan) -> Step:
+        """Start a step and return at once; steps end in this order."""
+
+    def saved(self) -> Mapping[int, tuple[bool, ...]]:
+        """Saves that ended since this was last asked, where steps do not tell of theirs."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> bool:
+        """End what runs and its threads; whether that was done in time."""

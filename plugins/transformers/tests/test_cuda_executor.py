@@ -1,0 +1,365 @@
+"""The executor for CUDA on the CPU: lanes that end at once or are only written down, attention by the reference."""
+
+import logging
+import threading
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from stepwell import GroupSpec, PageCopy, Row, Sampling, SlotOpen, StepPlan, TableEdit
+from stepwell.types import Full, Window
+from stepwell_kernels import RaggedRow
+from stepwell_kernels.transfer.mover import TorchMover
+from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.cuda.buckets import fit, sizes
+from stepwell_transformers.cuda.compute import Compute
+from stepwell_transformers.cuda.executor import CudaExecutor
+from stepwell_transformers.cuda.lanes import Lane, Lanes
+from stepwell_transformers.cuda.lineup import line_up
+from stepwell_transformers.cuda.state import SlotState
+from stepwell_transformers.cuda.transfers import Transfers
+from stepwell_transformers.paging import GroupStep, PlainPaging, Seat, lay_out
+from stepwell_transformers.runner import TransformersRunner
+
+LOG = logging.getLogger("stepwell.transformers")
+
+
+# --- lanes without a device ------------------------------------------------------------------------------------
+
+
+class Now(Lane):
+    """Whatever is enqueued has ended when the call returns."""
+
+    def enqueue(self):
+        return nullcontext()
+
+    def mark(self):
+        return self
+
+    def follow(self, mark):
+        assert isinstance(mark, Now)
+
+    def synchronize(self):
+        pass
+
+
+class Written(Lane):
+    """Writes down what is enqueued, in one book for all lanes."""
+
+    def __init__(self, name, book):
+        self.name, self.book, self.marks = name, book, 0
+
+    def enqueue(self):
+        return nullcontext()
+
+    def mark(self):
+        self.marks += 1
+        self.book.append((self.name, "mark", self.marks))
+        return Place(self.name, self.marks)
+
+    def follow(self, mark):
+        self.book.append((self.name, "follow", mark))
+
+
+class Place(tuple):
+    def __new__(cls, lane, number):
+        return super().__new__(cls, (lane, number))
+
+    def synchronize(self):
+        pass
+
+
+class NotedMover:
+    """A mover that writes down what it is asked."""
+
+    def __init__(self, group, book, faults=()):
+        self.group, self.book, self.faults = group, book, faults
+
+    def pairs(self, device, host):
+        if "pairs" in self.faults:
+            raise IndexError("no such page")
+        return (device, host)
+
+    def load_layer(self, layer, pairs):
+        self.book.append(("load", self.group, layer))
+        if layer in self.faults:
+            raise RuntimeError("the copy broke")
+
+    def save(self, pairs):
+        self.book.append(("save", self.group))
+
+
+def copy(number, group=0, pages=2):
+    return PageCopy(number, group, np.arange(pages, dtype=np.int32), np.arange(pages, dtype=np.int32))
+
+
+SEATS = {0: Seat(0, 0), 1: Seat(1, 0), 2: Seat(0, 1), 3: Seat(1, 1)}
+"""Layers of two groups in turn."""
+
+
+def transfers(book, faults=({}, {})):
+    made = Transfers(SEATS, Written("loads", book), Written("saves", book), LOG)
+    made.pin([NotedMover(group, book, broken) for group, broken in enumerate(faults)])
+    return made
+
+
+# --- copies ----------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_waits_for_its_own_copy_alone():
+    book = []
+    loading = transfers(book).load([copy(1, 0), copy(2, 1)])
+    assert [entry for entry in book if entry[0] == "load"] == [
+        ("load", 0, 0),
+        ("load", 1, 0),
+        ("load", 0, 1),
+        ("load", 1, 1),
+    ]
+    compute = Written("compute", book)
+    for layer in SEATS:
+        book.clear()
+        loading.hold(compute, layer)
+        assert book == [("compute", "follow", ("loads", layer + 1))]  # the mark behind this layer's copy
+
+
+def test_a_layer_of_which_nothing_is_loaded_waits_for_nothing():
+    book = []
+    loading = transfers(book).load([copy(1, 1)])
+    book.clear()
+    compute = Written("compute", book)
+    for layer in (0, 2):
+        loading.hold(compute, layer)
+    assert book == []
+    loading.hold_all(compute)
+    assert book == [("compute", "follow", ("loads", 2))]
+
+
+def test_b043_saves_wait_for_the_step_that_wrote_their_pages_and_no_step_for_them():
+    """And a load waits for nothing: it starts while the step before runs."""
+    book = []
+    moves = transfers(book)
+    compute = Written("compute", book)
+    moves.save([copy(1)], compute.mark())
+    moves.load([copy(2)])
+    assert book.index(("saves", "follow", ("compute", 1))) < book.index(("save", 0))
+    assert not [entry for entry in book if entry[0] in ("loads", "compute") and entry[1] == "follow"]
+
+
+def test_a_fault_in_a_copy_costs_its_pages_alone(caplog):
+    book = []
+    loading = transfers(book, ({1}, {})).load([copy(1, 0), copy(2, 1)])
+    assert loading.results() == {1: (False, False), 2: (True, True)}
+    assert "a copy of 2 pages failed: the copy broke" in caplog.text
+    saving, _ = transfers(book, ({"pairs"}, {})).save([copy(3, 0), copy(4, 1)], None)
+    assert saving.results() == {3: (False, False), 4: (True, True)}
+    assert saving.results(ended=False) == {3: (False, False), 4: (False, False)}
+
+
+# --- rows, buckets, tables -------------------------------------------------------------------------------------
+
+
+def tokens(*numbers):
+    return np.array(numbers, np.int32).tobytes()
+
+
+def test_rows_of_one_token_come_first_and_are_found_again():
+    rows = (Row(4, 0, 2, tokens(7, 8), False), Row(1, 9, 1, None, True), Row(2, 5, 3, tokens(1, 2, 3), True))
+    lineup = line_up((*rows, Row(3, 5, 1, tokens(6), True)))
+    assert [row.slot for row in lineup.rows] == [1, 3, 4, 2]
+    assert (lineup.order, lineup.decodes) == ((1, 3, 0, 2), 2)
+    assert lineup.tokens.tolist() == [7, 8, 1, 2, 3]
+    assert lineup.triples[2] == (4, 0, 2)
+
+
+def test_graphs_are_for_few_sizes_and_never_for_fewer_rows_than_a_step_has():
+    assert sizes(True, 256)[:10] == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
+    assert sizes(True, 256)[-1] == 256
+    assert sizes(True, 5) == (1, 2, 4, 5)
+    assert sizes(False, 64) == ()
+    assert sizes([16, 3, 99], 64) == (3, 16, 64)
+    for rows in range(1, 257):
+        assert rows <= fit(rows, sizes(True, 256)) <= max(rows * 2, 4)
+    assert fit(17, (3, 16)) is None
+
+
+def make_state(tokens=64):
+    groups = [GroupSpec("full", Full(), 4, (0,)), GroupSpec("swa", Window(5), 4, (1,))]
+    return SlotState(groups, 4, 3, tokens, torch.device("cpu"))
+
+
+def edit(slot, group, first, *pages):
+    return TableEdit(slot, group, first, np.array(pages, np.int32))
+
+
+def test_what_a_plan_says_of_tables_and_tokens_reaches_the_device():
+    state = make_state()
+    opened = SlotOpen(1, Sampling(), tokens(5, 6), 0)
+    state.write(
+        state.edit(StepPlan(1, opens=(opened,), tables=(edit(1, 0, 0, 7, 8), edit(1, 1, 1, 3), edit(2, 0, 2, 9))))
+    )
+    assert state.tables[0][1].tolist()[:3] == [7, 8, -1]
+    assert state.tables[1][1].tolist()[:3] == [-1, 3, -1]
+    assert state.tables[0][2].tolist()[:3] == [-1, -1, 9]
+    assert state.last.tolist() == [0, 6, 0, 0]
+    changes = (edit(1, 0, 1, -1, 4), edit(1, 0, 1, 2))  # of one place twice: the last holds
+    rows = (Row(1, 4, 1, tokens(77), True), Row(2, 0, 2, tokens(1, 2), True))
+    state.write(state.edit(StepPlan(2, tables=changes, rows=rows)))
+    assert state.tables[0][1].tolist()[:4] == [7, 2, 4, -1]
+    assert state.last.tolist() == [0, 77, 0, 0]
+    assert (state.tables[0][state.idle] == -1).all()
+
+
+@pytest.mark.parametrize("row", [(1, 8, 1), (1, 0, 13), (1, 0, 300), (1, 300, 1)])
+def test_a_row_that_lacks_a_page_is_refused(row):
+    state = make_state()
+    state.edit(StepPlan(1, tables=(edit(1, 0, 0, 0, 1, 2), edit(1, 1, 0, -1, 4))))
+    state.check([(1, 7, 1)])
+    with pytest.raises(ValueError, match=rf"a row of {row[1]} \+ {row[2]} tokens needs a page that its table lacks"):
+        state.check([(1, 7, 1), row])
+
+
+def test_pages_that_a_window_left_behind_are_not_missed():
+    state = make_state()
+    state.edit(StepPlan(1, tables=(edit(1, 0, 0, 0, 1, 2, 3, 4), edit(1, 1, 0, -1, -1, 2, 3, 4))))
+    state.check([(1, 13, 4)])
+    with pytest.raises(ValueError, match="lacks"):
+        state.check([(1, 12, 4)])
+
+
+def test_a_table_longer_than_the_longest_request_is_refused():
+    with pytest.raises(ValueError, match="a table of 17 pages does not fit into 16"):
+        make_state().edit(StepPlan(1, tables=(edit(0, 0, 16, 1),)))
+
+
+# --- all of it together ----------------------------------------------------------------------------------------
+
+
+def by_reference(model, pools, state):
+    """Attention of steps whose numbers and tables are on the device, by the reference."""
+
+    def make(step, ready):
+        slots, starts = step.slots.tolist(), step.starts.tolist()
+        counts = [1] * step.shape.decodes + step.counts.tolist()[step.shape.decodes :]
+        groups = []
+        for group, pool, table in zip(model.groups, pools, state.tables, strict=True):
+            rows = [RaggedRow(*row, table[slot].numpy()) for slot, *row in zip(slots, starts, counts, strict=True)]
+            groups.append(GroupStep(pool, lay_out(rows, group.need, pool.shape.page_size, "cpu"), group.need))
+        return PlainPaging(groups, model.seats, step.positions, ready)
+
+    return make
+
+
+class OnCpu(TransformersRunner):
+    """The runner with the executor for CUDA."""
+
+    late_saves = True
+
+    def open(self, page_size, pages, slots, wake):
+        pools = self._pools(page_size, [pages[group.name] for group in self.groups])
+        self._shapes = [pool.shape for pool in pools]
+        state = SlotState(self.groups, page_size, slots, self.model.context, self._model.device)
+        compute = Compute(self._model, state, by_reference(self._model, pools, state), slots)
+
+        def movers(hosts):
+            return [TorchMover(pool, host) for pool, host in zip(pools, hosts, strict=True)]
+
+        self._executor = CudaExecutor(compute, None, Lanes(Now(), Now(), Now()), movers, wake, LOG)
+
+
+@pytest.fixture
+def on_cpu(place, driver_of):
+    made = []
+
+    def make(folder, page_size=16, host=0):
+        config = TransformersConfig(model=str(folder), dtype="float32", device="cpu")
+        made.append(OnCpu(config, place))
+        return driver_of(made[-1], page_size, host)
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "page_size", "chunk"), [("llama", 16, 24), ("llama", 1, 7), ("gpt-oss", 4, 5), ("llama4", 16, 33)]
+)
+def test_greedy_tokens_are_those_of_generate(tiny, truth, on_cpu, make_prompts, kind, page_size, chunk):
+    prompts = make_prompts(1, 15, 17, 70)
+    answers = on_cpu(tiny(kind), page_size).serve(prompts, new=16, chunk=chunk, budget=60, stagger=1)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        truth(tiny(kind), prompt, 16).check(answer)
+
+
+def ended(driver, *saves):
+    """What became of saves, once all have ended."""
+    found = {}
+    while not found.keys() >= set(saves):
+        found |= driver.runner.saved()
+    return found
+
+
+def test_pages_go_to_host_and_back_and_saves_are_told_of_late(tiny, truth, on_cpu, make_prompts, page_copy):
+    folder, (prompt,) = tiny("llama"), make_prompts(50)
+    tokens = np.array(prompt, np.int32).tobytes()
+    first = on_cpu(folder, 16, host=8)
+    pages, slot = first.pages(50), SlotOpen(0, Sampling(), tokens, 0)
+    first.step(rows=(Row(0, 0, 50, tokens, False),), opens=(slot,), tables=(TableEdit(0, 0, 0, pages),))
+    result = first.step(saves=(page_copy(1, pages[:3].tolist(), [6, 1, 4]), page_copy(2, pages[:1].tolist(), [99])))
+    assert result.copies == {}
+    assert ended(first, 1, 2) == {1: (True,) * 3, 2: (False,)}
+    assert first.runner.saved() == {}
+    second = on_cpu(folder, 16, host=8)
+    second.arena.memory[:] = first.arena.memory
+    mine = second.pages(80)
+    result = second.step(
+        opens=(slot,),
+        tables=(TableEdit(0, 0, 0, mine),),
+        loads=(page_copy(9, mine[:3].tolist(), [6, 1, 4]), page_copy(8, mine[:1].tolist(), [50])),
+        rows=(Row(0, 48, 2, tokens[48 * 4 :], True),),
+    )
+    assert result.copies == {9: (True,) * 3, 8: (False,)}
+    answer = list(result.tokens[0])
+    for at in range(50, 60):
+        answer += second.step(rows=(Row(0, at, 1, None, True),)).tokens[0]
+    truth(folder, prompt, 11).check(answer)
+
+
+def test_loads_alone_are_a_step(tiny, on_cpu, page_copy):
+    driver = on_cpu(tiny("llama"), 16, host=2)
+    assert driver.step(loads=(page_copy(1, [0, 3], [1, 0]),)).copies == {1: (True, True)}
+    assert on_cpu(tiny("llama"), 16).step(loads=(page_copy(1, [0], [0]),)).copies == {1: (False,)}
+
+
+def test_a_step_that_raises_is_an_error_and_the_next_one_works(tiny, truth, on_cpu, make_prompts, page_copy):
+    driver = on_cpu(tiny("llama"), 16, host=2)
+    (prompt,) = make_prompts(20)
+    tokens, opens = np.array(prompt, np.int32).tobytes(), (SlotOpen(0, Sampling(), b"", 0),)
+    tables, loads = (TableEdit(0, 0, 0, driver.pages(16)),), (page_copy(1, driver.pages(1).tolist(), [0]),)
+    result = driver.step(rows=(Row(0, 0, 20, tokens, True),), opens=opens, tables=tables, loads=loads, error=True)
+    assert "needs a page that its table lacks" in result.error
+    assert (result.tokens, result.copies) == ((), {1: (True,)})
+    truth(tiny("llama"), prompt, 8).check(driver.serve([prompt], new=8)[0])
+
+
+def test_a_device_that_takes_no_more_work_is_said_by_each_step_and_hangs_nobody(tiny, on_cpu, monkeypatch):
+    driver = on_cpu(tiny("llama"), 16)
+    lane = driver.runner._opened._lanes.compute
+
+    def broken():
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(lane, "mark", broken)
+    for _ in range(2):
+        step = driver.launch(closes=(0,))
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            driver.wait(step)
+
+
+def test_a_closed_runner_ends_its_threads(tiny, on_cpu):
+    before = set(threading.enumerate())
+    driver = on_cpu(tiny("llama"), 16)
+    assert len(set(threading.enumerate()) - before) == 3
+    driver.runner.close()
+    assert set(threading.enumerate()) <= before
