@@ -1,4 +1,4 @@
-"""OpenAI-compatible HTTP for Stepwell: offers `stepwell serve`, and `stepwell server load` to test it under load."""
+"""OpenAI-compatible HTTP for Stepwell: `stepwell serve`, `stepwell bench serve`, and `stepwell server load`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def stepwell_commands() -> Iterable[click.Command]:
     from stepwell_server.commands import load, serve
 
     return [serve, load]
+
+
+@hookimpl
+def stepwell_benches() -> Iterable[click.Command]:
+    """`serve`."""
+    from stepwell_server.bench.command import serve
+
+    return [serve]
 
 
 @hookimpl

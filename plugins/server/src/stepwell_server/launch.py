@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,14 +39,26 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
         console.print(summary(config, where), highlight=False, markup=False, soft_wrap=True)
         if exposed(listening) and settings.api_key is None:
             log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
-        plan = Plan(address, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
-        engine = {name: value for name, value in extra.items() if not name.startswith("server.")}
-        children = [
-            front_child(plan),
-            engine_child(address, path, sets, engine, restart=settings.on_engine_death == "restart"),
-        ]
+        children = family(address, listening, settings, path, sets, extra)
         supervisor = Supervisor(children, grace_s=assembly.resolved.engine.drain_s + GRACE_S)
         return supervisor.run()
+
+
+def family(
+    address: str,
+    listening: socket.socket,
+    settings: ServerSettings,
+    path: Path | None,
+    sets: Sequence[str],
+    extra: Mapping[str, object],
+) -> list[Child]:
+    """Front end and engine, in the order in which they start."""
+    plan = Plan(address, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
+    engine = {name: value for name, value in extra.items() if not name.startswith("server.")}
+    return [
+        front_child(plan),
+        engine_child(address, path, sets, engine, restart=settings.on_engine_death == "restart"),
+    ]
 
 
 def front_child(plan: Plan) -> Child:
