@@ -45,3 +45,11 @@ def stepwell_commands() -> Iterable[click.Command]:
     from stepwell_transformers.fetch import fetch
 
     return [fetch]
+
+
+@hookimpl
+def stepwell_benches() -> Iterable[click.Command]:
+    """How near to the device's limits a model runs."""
+    from stepwell_transformers.bench.commands import decode, hit, overlap, prefill
+
+    return [decode, hit, overlap, prefill]

@@ -1,0 +1,136 @@
+"""The commands; what they measure with is imported when one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from stepwell_transformers.bench.options import Point, Several, Tokens, bench_options, setup
+
+
+@click.command()
+@bench_options
+@click.option("--point", "points", type=Point(), multiple=True, help="Batch and context, as 8x2k; may be repeated.")
+@click.option("--steps", type=click.IntRange(2), default=None, help="Steps of a turn.  [default: 64]")
+@click.option(
+    "--fuse", type=Several("auto", "kernels", "compile", "off"), default=(), help="Compare these: kernels,off"
+)
+@click.option("--graphs", type=Several("on", "off"), default=(), help="Compare these: on,off")
+@click.option(
+    "--against",
+    type=click.Choice(["generate_batch"]),
+    help="Also measure the continuous batching of transformers, on the same weights.",
+)
+@click.option(
+    "--against-tokens", type=click.IntRange(8), default=None, help="Tokens that each of its rows gets.  [default: 64]"
+)
+def decode(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    points: Sequence[tuple[int, int]],
+    steps: int | None,
+    fuse: Sequence[str],
+    graphs: Sequence[str],
+    against: str | None,
+    against_tokens: int | None,
+) -> None:
+    """Time decode steps, and say what share they are of reading weights, K and V at the memory's speed.
+
+    The pages hold random K and V, and lie scattered. Rows run through the runner's own steps, two in flight.
+    """
+    from stepwell_transformers.bench import decode as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    asked = bench.Asked(
+        points or (bench.SMALL if what.small else bench.POINTS),
+        steps or (8 if what.small else 64),
+        fuse,
+        graphs,
+        against is not None,
+        against_tokens or (8 if what.small else 64),
+    )
+    bench.run(what, asked, as_json)
+
+
+@click.command()
+@bench_options
+@click.option("--tokens", "lengths", type=Tokens(), multiple=True, help="Of the prompt, as 8k; may be repeated.")
+def prefill(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    lengths: Sequence[int],
+) -> None:
+    """Time prompts, whole and with half of them cached, and say what share they are of a large matrix product's speed.
+
+    They are computed in chunks as runner.chunk says.
+    """
+    from stepwell_transformers.bench import prefill as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    bench.run(what, lengths or (bench.SMALL if what.small else bench.LENGTHS), as_json)
+
+
+@click.command()
+@bench_options
+@click.option("--hit", type=Tokens(), default=None, help="Tokens of the prefix in host memory.  [default: 8k]")
+@click.option("--suffix", "suffixes", type=Tokens(), multiple=True, help="Tokens after it; may be repeated.")
+@click.option(
+    "--decode", "point", type=Point(), default=None, help="Rows behind which pages are saved.  [default: 8x2k]"
+)
+def overlap(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    hit: int | None,
+    suffixes: Sequence[int],
+    point: tuple[int, int] | None,
+) -> None:
+    """Time a step that loads a prefix from host memory, against its compute and its copies alone; saves behind decode.
+
+    Where a step is bound by compute, less than a tenth of the copy should show in it; where it is bound by the copy, it
+    should take no more than a tenth longer than that.
+    """
+    from stepwell_transformers.bench import overlap as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    small = what.small
+    suffixes = suffixes or (bench.SMALL if small else bench.SUFFIXES)
+    bench.run(what, hit or (64 if small else 8192), suffixes, point or ((2, 64) if small else (8, 2048)), as_json)
+
+
+@click.command()
+@bench_options
+@click.option(
+    "--prefix", "lengths", type=Tokens(), multiple=True, help="Tokens in host memory, as 8k; may be repeated."
+)
+@click.option("--suffix", type=Tokens(), default=16, show_default=True, help="Tokens after it, which are computed.")
+def hit(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    lengths: Sequence[int],
+    suffix: int,
+) -> None:
+    """Time the first token of a prompt whose prefix is in host memory, against computing all of it, through the engine.
+
+    Beside the ratio of the two stands the one that the link and the matrix units allow.
+    """
+    from stepwell_transformers.bench import hit as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    bench.run(what, lengths or (bench.SMALL if what.small else bench.LENGTHS), suffix, as_json)

@@ -1,0 +1,97 @@
+"""The benches at small sizes on the CPU: all of their code but the device's."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from stepwell.cli import root
+from stepwell_transformers.bench.options import Point, Several, Tokens
+
+
+def bench(*args):
+    done = CliRunner().invoke(root, ["bench", *args])
+    return done
+
+
+def measured(*args):
+    done = bench(*args, "--device", "cpu", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["model"] == "random/tiny"
+    assert {"torch", "transformers", "stepwell"} <= found["versions"].keys()
+    assert {"date", "device", "command"} <= found.keys()
+    assert all(rate > 0 for rate in found["ceilings"].values() if rate != 0)
+    return found
+
+
+def test_decode_beside_generate_batch():
+    found = measured("decode", "--against", "generate_batch", "--point", "2x40", "--fuse", "off,auto")
+    assert [(row["batch"], row["context"], row["fuse"]) for row in found["rows"]] == [(2, 40, "off"), (2, 40, "auto")]
+    for row in found["rows"]:
+        assert row["tokens_s"] == pytest.approx(2e3 / row["ms"], rel=0.5)
+        assert row["against_ratio"] == pytest.approx(row["against_ms"] / row["ms"], abs=0.01)
+    (other,) = found["against"]
+    assert other["best"] and other["settings"] == "eager"
+
+
+def test_prefill_whole_and_half_cached():
+    found = measured("prefill", "--tokens", "64", "--tokens", "600")
+    assert [(row["tokens"], row["cached"]) for row in found["rows"]] == [(64, 0), (64, 32), (600, 0), (600, 288)]
+    assert all(row["tokens_s"] > 0 for row in found["rows"])
+
+
+def test_overlap_of_loads_and_saves():
+    found = measured("overlap")
+    assert [row["suffix"] for row in found["rows"]] == [16, 64]
+    for row in found["rows"]:
+        assert row["exposed_ms"] == pytest.approx(max(0, row["together_ms"] - row["compute_ms"]), abs=1e-3)
+        assert row["copy_ms"] > 0
+    assert found["link"]["bytes"] == 64 * 2048
+    assert found["decode"]["pages_a_step"] >= 1
+
+
+@pytest.mark.parametrize("model", ["random/tiny"])
+def test_hits_come_from_host_memory(model):
+    found = measured("hit", "--model", model)
+    assert [row["prefix"] for row in found["rows"]] == [64, 256]
+    for row in found["rows"]:
+        assert row["ratio"] == pytest.approx(row["compute_ms"] / row["hit_ms"], abs=0.01)
+
+
+def test_a_table_for_people():
+    done = bench("prefill", "--device", "cpu", "--tokens", "32")
+    assert done.exit_code == 0, done.output
+    assert "TFLOP/s" in done.stdout
+    assert "making random/tiny" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("name", ["decode", "prefill", "overlap", "hit"])
+def test_without_a_device_there_is_one_sentence(name):
+    done = bench(name)
+    assert done.exit_code == 2
+    assert "torch finds none here; --device cpu" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_what_is_too_long_for_the_model_is_left_out():
+    done = bench("decode", "--device", "cpu", "--point", "1x64k")
+    assert done.exit_code == 2
+    assert "1 x 65536 is left out: the model's context is 32768" in done.output
+
+
+def test_arguments():
+    assert Tokens().convert("8k", None, None) == Tokens().convert("8,192", None, None) == 8192
+    assert Point().convert("64x2k", None, None) == (64, 2048)
+    assert Several("a", "b").convert("a, b", None, None) == ("a", "b")
+    for wrong in (["--point", "8"], ["--point", "0x2k"], ["--point", "axb"], ["--fuse", "all"]):
+        assert bench("decode", *wrong).exit_code == 2
+
+
+def test_steady_counts_only_while_all_rows_decode():
+    from stepwell_transformers.bench.against import steady
+
+    rows = [[0.0, 1.0, 2.0, 3.0, 4.0], [0.5, 1.5, 2.5, 3.5]]
+    assert steady(rows, 1) == pytest.approx(2 * 2.0 / 4)  # after 1.5 and until 3.5: 2, 3 and 2.5, 3.5
