@@ -20,6 +20,7 @@ from stepwell_transformers.cuda.lanes import Lane, Lanes
 from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.cuda.transfers import Transfers
+from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.paging import GroupStep, PlainPaging, Seat, lay_out
 from stepwell_transformers.runner import TransformersRunner
 
@@ -265,7 +266,15 @@ class OnCpu(TransformersRunner):
         def movers(hosts):
             return [TorchMover(pool, host) for pool, host in zip(pools, hosts, strict=True)]
 
-        self._executor = CudaExecutor(compute, None, Lanes(Now(), Now(), Now()), movers, wake, LOG)
+        self._executor = CudaExecutor(
+            compute,
+            None,
+            Drawer(self._model.device, slots, self.model.vocab),
+            Lanes(Now(), Now(), Now()),
+            movers,
+            wake,
+            LOG,
+        )
 
 
 @pytest.fixture
@@ -290,6 +299,28 @@ def test_greedy_tokens_are_those_of_generate(tiny, truth, on_cpu, make_prompts, 
     answers = on_cpu(tiny(kind), page_size).serve(prompts, new=16, chunk=chunk, budget=60, stagger=1)
     for prompt, answer in zip(prompts, answers, strict=True):
         truth(tiny(kind), prompt, 16).check(answer)
+
+
+def test_draws_and_log_probabilities_are_those_of_one_step_after_another(tiny, on_cpu, drive, make_prompts):
+    """Beside greedy rows and rows that do not sample; a retracted request draws on."""
+    hot = Sampling(temperature=1.0, seed=3, top_p=0.9, top_k=50, repetition_penalty=1.2, frequency_penalty=0.3)
+    kinds = [hot, Sampling(), Sampling(temperature=1.5, seed=8)]
+    prompts = make_prompts(20, 9, 40)
+    mine = on_cpu(tiny("llama")).serve(prompts, new=12, chunk=16, budget=30, sampling=kinds, stagger=1)
+    assert mine == drive(tiny("llama")).serve(prompts, new=12, chunk=16, budget=30, sampling=kinds, stagger=1)
+    driver = on_cpu(tiny("llama"))
+    again = np.array(prompts[0] + mine[0][:5], np.int32).tobytes()
+    rows = (Row(1, 0, 2, again[:8], False), Row(3, 0, 25, again, True), Row(2, 0, 1, again[:4], True))
+    wanted = Sampling(logprobs=2)
+    result = driver.step(
+        opens=(SlotOpen(1, hot, again[:8], 0), SlotOpen(3, hot, again, 5), SlotOpen(2, wanted, again[:4], 0)),
+        tables=tuple(TableEdit(slot, 0, 0, driver.pages(60)) for slot in (1, 2, 3)),
+        rows=rows,
+    )
+    assert result.tokens[:2] == ((), (mine[0][5],))
+    assert [len(odds) for odds in result.logprobs] == [0, 0, 1]
+    assert result.logprobs[2][0].top[0] == (result.tokens[2][0], result.logprobs[2][0].logprob)
+    assert driver.step(rows=(Row(3, 25, 1, None, True),)).tokens == ((mine[0][6],),)
 
 
 def ended(driver, *saves):

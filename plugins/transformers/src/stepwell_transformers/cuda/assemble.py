@@ -21,6 +21,7 @@ from stepwell_transformers.cuda.graphs import DecodeGraphs
 from stepwell_transformers.cuda.lanes import CudaLane, Lanes, copy_lanes
 from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
+from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.prove import ProofRow
 
@@ -44,8 +45,9 @@ def cuda_executor(
     if graphs is not None:
         with torch.inference_mode():
             graphs.capture(lane, report, log)
+    drawer = Drawer(model.device, slots, model.vocab)
     movers = partial(_movers, pools, config)
-    return CudaExecutor(compute, graphs, Lanes(lane, *copy_lanes(model.device)), movers, wake, log)
+    return CudaExecutor(compute, graphs, drawer, Lanes(lane, *copy_lanes(model.device)), movers, wake, log)
 
 
 def proof(

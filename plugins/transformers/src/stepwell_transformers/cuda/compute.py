@@ -10,6 +10,7 @@ from stepwell_kernels import PagePool
 from stepwell_kernels.paged import Step, StepBuffers
 from stepwell_transformers.cuda.lineup import Lineup
 from stepwell_transformers.cuda.state import SlotState
+from stepwell_transformers.drawing.upload import upload
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import Paging
 
@@ -36,17 +37,12 @@ class Compute:
         step = self._buffers.step(self._buffers.fill(lineup.triples, len(lineup.rows), tokens))
         ids = self.state.last[step.slots[: lineup.decodes]]
         if len(lineup.tokens):
-            ids = torch.cat([ids, self._upload(lineup)])
+            ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
         return self.forward(ids, step, ready), step
 
     def forward(self, ids: torch.Tensor, step: Step, ready: Ready) -> torch.Tensor:
         """The model over a step's tokens."""
         return self.model.forward(ids.long(), step.positions, self._paging(step, ready), step.last)
-
-    def _upload(self, lineup: Lineup) -> torch.Tensor:
-        tokens = torch.from_numpy(lineup.tokens.copy())
-        cuda = self.model.device.type == "cuda"
-        return (tokens.pin_memory() if cuda else tokens).to(self.model.device, non_blocking=True)
 
     def _new_buffers(self, tokens: int) -> StepBuffers:
         return StepBuffers(self.model.device, self._rows, tokens, self.state.idle)

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from stepwell import Step, StepPlan, StepResult
+from stepwell import Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages
 from stepwell_kernels.transfer.mover import Mover
 from stepwell_transformers.cuda.compute import Compute
@@ -25,6 +26,8 @@ from stepwell_transformers.cuda.lander import Lander
 from stepwell_transformers.cuda.lanes import Lanes
 from stepwell_transformers.cuda.lineup import Lineup, line_up
 from stepwell_transformers.cuda.transfers import Copying, Transfers
+from stepwell_transformers.drawing import Drawer, Drawn
+from stepwell_transformers.drawing.upload import upload
 from stepwell_transformers.executor import Executor, Flight
 
 CLOSE_S = 30.0
@@ -38,13 +41,14 @@ class CudaExecutor(Executor):
         self,
         compute: Compute,
         graphs: DecodeGraphs | None,
+        drawer: Drawer,
         lanes: Lanes,
         movers: Callable[[Sequence[HostPages]], Sequence[Mover]],
         wake: Callable[[], None],
         log: logging.Logger,
     ) -> None:
         self._compute, self._graphs, self._lanes, self._movers = compute, graphs, lanes, movers
-        self._wake = wake
+        self._drawer, self._wake = drawer, wake
         self._transfers = Transfers(compute.model.seats, lanes.loads, lanes.saves, log)
         self._saved: deque[dict[int, tuple[bool, ...]]] = deque()
         self._plans: queue.SimpleQueue[CudaFlight | None] = queue.SimpleQueue()
@@ -108,23 +112,38 @@ class CudaExecutor(Executor):
         self._saves.put(mark, land)
 
     def _enqueue(self, plan: StepPlan, loading: Copying) -> _Answers | None:
+        for slot in plan.closes:
+            self._drawer.close(slot)
+        for opened in plan.opens:
+            self._drawer.open(opened.slot, opened.sampling, opened.prompt, opened.generated)
         state = self._compute.state
         state.write(state.edit(plan))
         if not plan.rows:
             return None
         lineup = line_up(plan.rows)
         state.check(lineup.triples)
-        return _Answers(lineup, _to_host(self._step(lineup, loading)))
+        return _Answers(lineup, self._step(lineup, loading))
 
-    def _step(self, lineup: Lineup, loading: Copying) -> torch.Tensor:
-        """Each row's next token; also left where the row's next step finds it."""
+    def _step(self, lineup: Lineup, loading: Copying) -> Drawn | None:
+        """The next token of each row that samples; also left where the row's next step finds it."""
+        own = [lineup.rows[at] for at in lineup.sampling]
+        slots = [row.slot for row in own]
         decoded = self._graphs.replay(lineup) if self._graphs and not loading.marks else None
-        if decoded is not None:
-            return decoded.tokens
-        logits, step = self._compute.logits(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
-        tokens = logits.argmax(-1).int()
-        self._compute.state.last[step.slots] = tokens
-        return tokens
+        if decoded is None:
+            logits, step = self._compute.logits(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
+        elif len(own) == len(lineup.rows) and self._drawer.plain(slots):
+            return Drawn(decoded.tokens[: len(own)])
+        else:
+            logits, step = decoded.logits, decoded.step
+        if not own:
+            return None
+        logits, where = logits[: len(lineup.rows)], step.slots[: len(lineup.rows)]
+        if len(own) < len(lineup.rows):
+            at, where = upload(logits.device, np.array(lineup.sampling), np.array(slots))
+            logits = logits[at]
+        drawn = self._drawer.draw(logits, slots, [row.start + row.count for row in own])
+        self._compute.state.last[where] = drawn.tokens.int()
+        return drawn
 
     # --- on the thread that lands ------------------------------------------------------------------------------
 
@@ -160,7 +179,7 @@ class CudaFlight(Flight):
         if error is not None:
             self.result = StepResult(number, copies=copies, error=f"{type(error).__name__}: {error}")
         else:
-            self.result = StepResult(number, 1, self.answers.by_row() if self.answers else (), None, copies)
+            self.result = self.answers.result(number, copies) if self.answers else StepResult(number, copies=copies)
 
     def fail(self, error: Exception) -> None:
         """Nor will any other step end well."""
@@ -172,16 +191,15 @@ class _Answers:
     """What a step sampled, on its way to the host."""
 
     lineup: Lineup
-    tokens: torch.Tensor
+    drawn: Drawn | None
 
-    def by_row(self) -> tuple[tuple[int, ...], ...]:
-        """For each row of the plan."""
-        found: list[tuple[int, ...]] = [()] * len(self.lineup.rows)
-        for at, row, token in zip(self.lineup.order, self.lineup.rows, self.tokens.tolist(), strict=False):
-            found[at] = (token,) if row.sample else ()
-        return tuple(found)
-
-
-def _to_host(tokens: torch.Tensor) -> torch.Tensor:
-    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=tokens.device.type == "cuda")
-    return host.copy_(tokens, non_blocking=True)
+    def result(self, number: int, copies: Mapping[int, tuple[bool, ...]]) -> StepResult:
+        """By row of the plan, once it is there."""
+        tokens: list[tuple[int, ...]] = [()] * len(self.lineup.rows)
+        odds: list[tuple[TokenLogprob, ...]] = [()] * len(self.lineup.rows)
+        if self.drawn is not None:
+            found = zip(self.lineup.sampling, self.drawn.read(), self.drawn.logprobs(), strict=True)
+            for at, token, logprob in found:
+                tokens[self.lineup.order[at]] = (token,)
+                odds[self.lineup.order[at]] = () if logprob is None else (logprob,)
+        return StepResult(number, 1, tuple(tokens), tuple(odds) if any(odds) else None, copies)

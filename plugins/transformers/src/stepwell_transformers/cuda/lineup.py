@@ -28,6 +28,11 @@ class Lineup:
         """Slot, start and count of each."""
         return [(row.slot, row.start, row.count) for row in self.rows]
 
+    @property
+    def sampling(self) -> list[int]:
+        """Which of them sample."""
+        return [at for at, row in enumerate(self.rows) if row.sample]
+
 
 def line_up(rows: Sequence[Row]) -> Lineup:
     """Decodes, then prompts, each as they came."""

@@ -14,16 +14,15 @@ import numpy.typing as npt
 import torch
 
 from stepwell import GroupSpec, StepPlan
-
-Numbers = npt.NDArray[np.int64]
+from stepwell_transformers.drawing.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
     """Numbers to write, and where; no place twice."""
 
-    places: Numbers
-    values: Numbers
+    places: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int32]
 
 
 class SlotState:
@@ -74,11 +73,8 @@ class SlotState:
         """Enqueue edits on the current stream."""
         if not len(edits.places):
             return
-        cuda = self._numbers.device.type == "cuda"
-        packed = torch.empty((2, len(edits.places)), dtype=torch.int64, pin_memory=cuda)
-        packed[0], packed[1] = torch.from_numpy(edits.places), torch.from_numpy(edits.values)
-        places, values = packed.to(self._numbers.device, non_blocking=True)
-        self._numbers.index_copy_(0, places, values.int())
+        places, values = upload(self._numbers.device, edits.places, edits.values)
+        self._numbers.index_copy_(0, places, values)
 
     def check(self, rows: Sequence[tuple[int, int, int]]) -> None:
         """ValueError where one of the rows (slot, start, count) lacks a page that it reads or writes."""
@@ -99,7 +95,7 @@ class SlotState:
 def _last_of_each(places: Sequence[npt.NDArray[np.integer]], values: Sequence[npt.NDArray[np.int32]]) -> Edits:
     """What was said last of each place: a scatter keeps no order."""
     if not places:
-        return Edits(np.empty(0, np.int64), np.empty(0, np.int64))
-    where, what = np.concatenate(places).astype(np.int64), np.concatenate(values).astype(np.int64)
+        return Edits(np.empty(0, np.int64), np.empty(0, np.int32))
+    where, what = np.concatenate(places).astype(np.int64), np.concatenate(values)
     kept, first = np.unique(where[::-1], return_index=True)
     return Edits(kept, what[::-1][first])
