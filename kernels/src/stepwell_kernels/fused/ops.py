@@ -25,10 +25,17 @@ def _on_device(x: torch.Tensor) -> bool:
     return x.is_cuda and _triton()
 
 
+# Modules of kernels are imported where they are first needed: without CUDA, nothing here needs Triton.
+
+
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0, late: bool = False
 ) -> torch.Tensor:
     """`x` [..., dim] by its root mean square, times (weight + offset). See `Norm`."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import norms
+
+        return norms.rms_norm(x, weight, eps, offset, late)
     return reference.rms_norm(x, weight, eps, offset, late)
 
 
@@ -42,6 +49,10 @@ def add_rms_norm(
     before: Norm | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Answers (norm of the sum, sum) of `residual` and `x`; `before` norms `x` first (layers with sandwich norms)."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import norms
+
+        return norms.add_rms_norm(x, residual, weight, eps, offset, late, before)
     return reference.add_rms_norm(x, residual, weight, eps, offset, late, before)
 
 
@@ -59,6 +70,10 @@ def rotate(
     `cos`, `sin`: [tokens, rot], one factor a dimension: x * cos + other * sin, where the other of a pair is rot / 2
     away, or beside it (`interleaved`); the first of a pair takes the other's negative.
     """
+    if _on_device(q):
+        from stepwell_kernels.fused.device import rotary
+
+        return rotary.rotate(q, k, cos, sin, q_norm, k_norm, interleaved)
     return reference.rotate(q, k, cos, sin, q_norm, k_norm, interleaved)
 
 
@@ -77,11 +92,19 @@ def rotate_and_write(
 
     q, k and v may be slices of one product: only the last dimension need be dense.
     """
+    if _on_device(q):
+        from stepwell_kernels.fused.device import rotary
+
+        return rotary.rotate_and_write(q, k, v, cos, sin, place, q_norm, k_norm, interleaved)
     return reference.rotate_and_write(q, k, v, cos, sin, place, q_norm, k_norm, interleaved)
 
 
 def gated(x: torch.Tensor, act: Act) -> torch.Tensor:
     """`x` [..., gate | up]: act(gate) * up."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import gates
+
+        return gates.gated(x, act)
     return reference.gated(x, act)
 
 
@@ -93,6 +116,10 @@ def linear(
     norm: Norm | None = None,
 ) -> torch.Tensor:
     """norm(x) @ weight.T + bias + residual, for `x` [..., in] and `weight` [out, in]."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import products
+
+        return products.linear(x, weight, bias, residual, norm)
     return reference.linear(x, weight, bias, residual, norm)
 
 
@@ -104,4 +131,8 @@ def gated_linear(
     norm: Norm | None = None,
 ) -> torch.Tensor:
     """act(gate) * up of norm(x) @ weight.T + bias, for `weight` [gate | up, in]."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import products
+
+        return products.gated_linear(x, weight, act, bias, norm)
     return reference.gated_linear(x, weight, act, bias, norm)

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, early, waited
+from stepwell_kernels.fused.device.pieces import activated, dependent, early, waited
 
 if TYPE_CHECKING:
     from stepwell_kernels.fused.reference import Act
@@ -32,8 +32,9 @@ def gate_kernel(x, out, inter, x_stride, ACT: tl.constexpr, BLOCK: tl.constexpr,
     tl.store(out + row * inter + column, (gate * up).to(kind), mask=inside)
 
 
-def gated(x: torch.Tensor, act: Act, pdl: bool = False) -> torch.Tensor:
+def gated(x: torch.Tensor, act: Act, pdl: bool | None = None) -> torch.Tensor:
     """See `ops.gated`."""
+    pdl = dependent(x.device) if pdl is None else pdl
     flat = x.reshape(-1, x.shape[-1])
     rows, inter = flat.shape[0], flat.shape[1] // 2
     out = torch.empty((rows, inter), dtype=x.dtype, device=x.device)

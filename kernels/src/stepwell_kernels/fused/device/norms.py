@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import early, gathered, scaled, waited
+from stepwell_kernels.fused.device.pieces import dependent, early, gathered, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 
@@ -86,9 +86,10 @@ def launch_norm(
     norm: Norm,
     before: Norm | None = None,
     bias: torch.Tensor | None = None,
-    pdl: bool = False,
+    pdl: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x`: [rows, dim], or the parts [parts, rows, dim] of a split product, which `bias` is still to be added to."""
+    pdl = dependent(x.device) if pdl is None else pdl
     parts = x.shape[0] if x.dim() == 3 else 1
     rows, dim = x.shape[-2:]
     out = torch.empty((rows, dim), dtype=kind, device=x.device)

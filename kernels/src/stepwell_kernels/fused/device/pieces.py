@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@cache
+def dependent(device: torch.device) -> bool:
+    """Whether kernels may start before the one ahead has ended (from Hopper on)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit

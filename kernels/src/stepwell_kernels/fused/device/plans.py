@@ -24,3 +24,13 @@ class Plan:
     """Whether weights are the left side of the product, so that few tokens waste little of it."""
     prefetch: int = 0
     """Bytes of each row that are fetched into L2 before the kernel waits for the one before it."""
+
+    @property
+    def norms(self) -> bool:
+        """Whether the norm of its input is done on the way: a split product would have to pass on its squares."""
+        return self.split == 1
+
+
+def planned(tokens: int, rows: int, cols: int, gated: bool) -> Plan | None:
+    """The plan for a product, None where torch's is as fast."""
+    return None

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import early, gathered, scaled, waited
+from stepwell_kernels.fused.device.pieces import dependent, early, gathered, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 if TYPE_CHECKING:
@@ -223,9 +223,10 @@ def launch_rotate(
     k_norm: Norm | None,
     interleaved: bool,
     bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    pdl: bool = False,
+    pdl: bool | None = None,
 ) -> torch.Tensor:
     """q, k, v: [tokens, heads, dim], or the parts of a split product, [parts, tokens, heads, dim]."""
+    pdl = dependent(q.device) if pdl is None else pdl
     parts = q.shape[0] if q.dim() == 4 else 1
     tokens, heads, dim = q.shape[-3:]
     kv_heads, value_dim, rot = k.shape[-2], v.shape[-1], cos.shape[-1]

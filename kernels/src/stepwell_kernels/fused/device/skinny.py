@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, early, gathered, prefetch, waited
+from stepwell_kernels.fused.device.pieces import activated, dependent, early, gathered, prefetch, waited
 from stepwell_kernels.fused.device.plans import Plan
 
 if TYPE_CHECKING:
@@ -240,9 +240,10 @@ def launch_product(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm: Norm | None = None,
-    pdl: bool = False,
+    pdl: bool | None = None,
 ) -> torch.Tensor:
     """`x` [tokens, cols]. Answers [tokens, rows], or the bare parts [split, tokens, rows] of a split product."""
+    pdl = dependent(x.device) if pdl is None else pdl
     tokens, cols = x.shape
     rows = weight.shape[0] // (1 if act is None else 2)
     if plan.split > 1:
@@ -316,9 +317,10 @@ def join(
     kind: torch.dtype,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
-    pdl: bool = False,
+    pdl: bool | None = None,
 ) -> torch.Tensor:
     """`parts` [parts, tokens, rows] of a split product: their sum, plus bias, plus residual."""
+    pdl = dependent(parts.device) if pdl is None else pdl
     out = torch.empty(parts.shape[1:], dtype=kind, device=parts.device)
     block = 256 if out.numel() <= 1 << 16 else 1024
     join_kernel[(triton.cdiv(out.numel(), block),)](
