@@ -13,11 +13,17 @@ from transformers import (
 from transformers.models.llama import modeling_llama
 
 from stepwell_transformers import paging
+from stepwell_transformers.apart import silent
 from stepwell_transformers.fuse import fuse
+from stepwell_transformers.fuse.compiled import by_compiler
 from stepwell_transformers.fuse.layers import FEW
 from stepwell_transformers.fuse.norms import CARRIED
 from stepwell_transformers.fuse.probe import Probe, positions
 
+KINDS = (
+    *("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3-moe", "gpt-oss", "gemma2", "gemma3", "mistral-sliding"),
+    *("llama4", "mimo", "qwen3-sliding", "qwen2-types", "cohere2", "olmo3"),
+)
 SMALL = dict(
     vocab_size=300,
     hidden_size=64,
@@ -29,10 +35,6 @@ SMALL = dict(
     initializer_range=0.15,
     pad_token_id=0,
 )
-KINDS = """
-    llama qwen2 qwen3 mistral mixtral qwen3-moe gpt-oss gemma2 gemma3 mistral-sliding llama4 mimo qwen3-sliding
-    qwen2-types cohere2 olmo3
-""".split()
 KEPT = {"llama4": {"Attention"}, "cohere2": {"LayerNorm"}}
 """What keeps its own forward: complex rope, and norms that are no RMSNorms."""
 
@@ -65,7 +67,7 @@ def storages(made):
     return sum(kept.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_fused_model_answers_what_generate_says(kind, tiny, drive, truth, make_prompts):
     """Prompts long enough for sums to be normed where they are made, and decodes few enough for products to do it."""
     driver = drive(tiny(kind), fuse="kernels")
@@ -211,6 +213,30 @@ def test_a_model_that_cannot_run_through_pages_is_left_whole():
     made.model.embed_tokens.forward = lambda ids: 1 / 0
     (line,) = fuse(made, "kernels").lines
     assert line == "nothing: the model does not run through pages (ZeroDivisionError: division by zero)"
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "gpt-oss"])
+def test_compiled_layers_answer_as_their_own_code(kind, tiny, drive, truth, make_prompts):
+    """With a backend that compiles nothing: what a layer becomes is seen all the same."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    driver = drive(tiny(kind))
+    paged_model = driver.runner._model
+    fused = by_compiler(paged_model.model, silent, backend)
+    layers = len(paged_model.model.model.layers)
+    assert len(fused.forwards) == layers
+    asked = [graph for graph in graphs if "attend_pages" in graph.code]
+    if kind == "gemma3":  # two kinds of layers, of one token and of more
+        assert len(asked) == len(graphs) == 4
+    made = len(graphs)
+    prompts = make_prompts(40, 3)
+    for prompt, answer in zip(prompts, driver.serve(prompts, new=8), strict=True):
+        truth(tiny(kind), prompt, 8).check(answer)
+    assert len(graphs) == made
 
 
 def test_auto_is_off_without_cuda():
