@@ -15,11 +15,12 @@ def bench(*args):
     return done
 
 
-def measured(*args):
+def measured(*args, model="random/tiny"):
+    args = (*args, "--model", model)
     done = bench(*args, "--device", "cpu", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["model"] == "random/tiny"
+    assert found["model"] == model
     assert {"torch", "transformers", "stepwell"} <= found["versions"].keys()
     assert {"date", "device", "command"} <= found.keys()
     assert all(rate > 0 for rate in found["ceilings"].values() if rate != 0)
@@ -42,19 +43,23 @@ def test_prefill_whole_and_half_cached():
     assert all(row["tokens_s"] > 0 for row in found["rows"])
 
 
-def test_overlap_of_loads_and_saves():
-    found = measured("overlap")
+@pytest.mark.parametrize(("model", "token_bytes"), [("random/tiny", [2048]), ("random/tiny-windows", [1024, 1024])])
+def test_overlap_of_loads_and_saves(model, token_bytes):
+    found = measured("overlap", model=model)
     assert [row["suffix"] for row in found["rows"]] == [16, 64]
     for row in found["rows"]:
         assert row["exposed_ms"] == pytest.approx(max(0, row["together_ms"] - row["compute_ms"]), abs=1e-3)
         assert row["copy_ms"] > 0
-    assert found["link"]["bytes"] == 64 * 2048
+    assert found["link"]["bytes"] == sum(
+        one * tokens
+        for one, tokens in zip(token_bytes, (64, 32), strict=False)  # of the window, the pages that hold 31 tokens
+    )
     assert found["decode"]["pages_a_step"] >= 1
 
 
-@pytest.mark.parametrize("model", ["random/tiny"])
+@pytest.mark.parametrize("model", ["random/tiny", "random/tiny-windows"])
 def test_hits_come_from_host_memory(model):
-    found = measured("hit", "--model", model)
+    found = measured("hit", model=model)
     assert [row["prefix"] for row in found["rows"]] == [64, 256]
     for row in found["rows"]:
         assert row["ratio"] == pytest.approx(row["compute_ms"] / row["hit_ms"], abs=0.01)
@@ -74,6 +79,13 @@ def test_without_a_device_there_is_one_sentence(name):
     assert done.exit_code == 2
     assert "torch finds none here; --device cpu" in done.output
     assert "Traceback" not in done.output
+
+
+def test_windows_and_experts_decode_and_prefill():
+    (row,) = measured("decode", "--point", "2x100", model="random/tiny-windows")["rows"]
+    assert row["bytes"] < 4 * 1024 * 1024
+    rows = measured("prefill", "--tokens", "200", model="random/tiny-windows")["rows"]
+    assert [row["cached"] for row in rows] == [0, 96]
 
 
 def test_what_is_too_long_for_the_model_is_left_out():

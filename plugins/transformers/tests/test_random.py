@@ -57,6 +57,7 @@ def test_weights_are_sane():
         ("gpt-oss-20b", [24576, 24576]),
         ("gemma-3-12b", [65536, 327680]),
         ("tiny", [1024]),
+        ("tiny-windows", [512, 512]),
     ],
 )
 def test_shapes_keep_what_the_public_ones_keep(name, token_bytes):
@@ -123,4 +124,4 @@ def test_text_is_bytes_and_other_tokens_are_their_numbers():
 
 
 def test_there_are_presets():
-    assert {"llama-3.1-8b", "qwen3-8b", "gpt-oss-20b", "gemma-3-12b", "tiny"} <= set(names())
+    assert {"llama-3.1-8b", "qwen3-8b", "gpt-oss-20b", "gemma-3-12b", "tiny", "tiny-windows"} <= set(names())
