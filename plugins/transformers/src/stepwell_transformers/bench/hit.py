@@ -87,7 +87,7 @@ class _Prefix:
                 # The pages at its beginning leave the device last, and one or two may still be there.
                 if cached.total < self._length or cached.device > 2 * setup.page_size:
                     raise StepwellError(
-                        f"of {self._length} tokens {cached.host} came from host, {cached.device} from the device's pages"
+                        f"of {self._length} tokens {cached.host} came from host, {cached.device} from device"
                     )
                 progress(f"turn {turn}: {self._length} tokens: computed {ms(computed)} ms, from host {ms(came)} ms")
                 if turn:
