@@ -48,9 +48,9 @@ class CudaMover(Mover):
     method = "cuda"
 
     def __init__(self, pool: PagePool, host: HostPages, blocks: int, kernel: PageKernel) -> None:
-        super().__init__(pool, host)
-        self._layout = layout(pool, host)
+        super().__init__(pool, host, blocks)
         self._blocks = blocks
+        self._layout = layout(pool, host)
         self._kernel = kernel
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:

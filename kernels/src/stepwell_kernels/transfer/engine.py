@@ -56,10 +56,10 @@ class EngineMover(Mover):
     method = "engine"
 
     def __init__(self, pool: PagePool, host: HostPages, blocks: int, batch: Batch, kernel: PageKernel | None) -> None:
-        super().__init__(pool, host)
+        super().__init__(pool, host, blocks)
+        self._blocks = blocks
         self._layout = layout(pool, host)
         self._device = pool.sides[0].device
-        self._blocks = blocks
         self._batch = batch
         self._kernel = kernel
         self._engine = {way: torch.cuda.Stream(self._device) for way in Way}

@@ -43,9 +43,11 @@ class Mover(ABC):
     method: str
     """As it is chosen by name."""
 
-    def __init__(self, pool: PagePool, host: HostPages) -> None:
+    def __init__(self, pool: PagePool, host: HostPages, blocks: int | None = None) -> None:
         self.pool = pool
         self.host = host
+        self.blocks = blocks
+        """Thread blocks of its kernels at most, where it has any."""
 
     def pairs(self, device: NDArray[np.int32], host: NDArray[np.int32]) -> Pairs:
         """Check and upload the ids, in the order of the current stream. Raises IndexError, ValueError."""

@@ -133,9 +133,9 @@ class TritonMover(Mover):
     method = "triton"
 
     def __init__(self, pool: PagePool, host: HostPages, blocks: int) -> None:
-        super().__init__(pool, host)
-        self._layout = layout(pool, host)
+        super().__init__(pool, host, blocks)
         self._blocks = blocks
+        self._layout = layout(pool, host)
         self._on_gpu = pool.sides[0].device.type == "cuda"
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:

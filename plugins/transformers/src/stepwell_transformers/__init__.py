@@ -51,5 +51,6 @@ def stepwell_commands() -> Iterable[click.Command]:
 def stepwell_benches() -> Iterable[click.Command]:
     """How near to the device's limits a model runs."""
     from stepwell_transformers.bench.commands import decode, hit, overlap, prefill
+    from stepwell_transformers.bench.transfer import transfer
 
-    return [decode, hit, overlap, prefill]
+    return [decode, hit, overlap, prefill, transfer]

@@ -22,8 +22,8 @@ CALLS = 32768
 SOURCE = """
 typedef int (*Copy)(unsigned long, unsigned long, unsigned long, int, void *);
 
-int loop(Copy copy, const unsigned long *to, const unsigned long *from, const unsigned long *sizes, long count, int kind,
-         void *stream) {
+int loop(Copy copy, const unsigned long *to, const unsigned long *from, const unsigned long *sizes, long count,
+         int kind, void *stream) {
     for (long i = 0; i < count; i++) {
         int failed = copy(to[i], from[i], sizes[i], kind, stream);
         if (failed) return failed;
@@ -35,7 +35,7 @@ KINDS = {Way.LOAD: 1, Way.SAVE: 2}
 
 
 class MemcpyLoop:
-    """Compiled with the C compiler of this machine. Raises OSError where there is none, or no CUDA runtime is loaded."""
+    """Compiled with this machine's C compiler. Raises OSError where there is none, or no CUDA runtime is loaded."""
 
     def __init__(self) -> None:
         compiler = which("cc") or which("gcc") or which("clang")

@@ -22,7 +22,7 @@ NOISE_BYTES = 1 << 26
 class Arena:
     """Pinned host memory, and a view of it as slots for pages of any size."""
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
+    def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, nbytes)
         self.memory = memoryview(self._map)
         self.octets = torch.frombuffer(self.memory, dtype=torch.uint8)
