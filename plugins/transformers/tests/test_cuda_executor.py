@@ -15,6 +15,7 @@ from stepwell_kernels.transfer.mover import TorchMover
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.buckets import fit, sizes
 from stepwell_transformers.cuda.compute import Compute
+from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.cuda.executor import CudaExecutor
 from stepwell_transformers.cuda.lanes import Lane, Lanes
 from stepwell_transformers.cuda.lineup import line_up
@@ -386,6 +387,32 @@ def test_a_device_that_takes_no_more_work_is_said_by_each_step_and_hangs_nobody(
         step = driver.launch(closes=(0,))
         with pytest.raises(RuntimeError, match="illegal memory access"):
             driver.wait(step)
+
+
+def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkeypatch):
+    driver = on_cpu(tiny("llama"), 16)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 5.00 GiB.\nmore")
+
+    monkeypatch.setattr(driver.runner._opened._compute, "logits", full)
+    tables, rows = (TableEdit(0, 0, 0, driver.pages(16)),), (Row(0, 0, 3, tokens(4, 5, 6), True),)
+    result = driver.step(opens=(SlotOpen(0, Sampling(), b"", 0),), tables=tables, rows=rows, error=True)
+    assert "3 tokens at once need more memory than is left: lower engine.chunk or runner.memory" in result.error
+    assert "Tried to allocate 5.00 GiB" in result.error
+
+
+def test_products_are_exact_while_a_runner_is_open():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        for own in ("tf32", "ieee"):
+            matmul.fp32_precision = own
+            with exact_products():
+                assert matmul.fp32_precision == "ieee"
+            assert matmul.fp32_precision == own
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_a_closed_runner_ends_its_threads(tiny, on_cpu):

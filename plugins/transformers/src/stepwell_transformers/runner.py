@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import torch
@@ -12,6 +13,7 @@ from stepwell import ArenaView, ConfigError, Context, ModelInfo, Runner, Step, S
 from stepwell_kernels import HostPages, PagePool, PageShape
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.executor import Executor
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.locate import locate
@@ -32,16 +34,20 @@ class TransformersRunner(Runner):
         device = pick_device(config.device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+        self._config, self._log, self._cache = config, context.log, context.state_dir / "kernels"
         random = wanted(config.model)
-        with shown(context.log) as report:
-            folder = locate(config.model, config.revision, context.state_dir, report)
-            dtype = pick_dtype(config.dtype, device)
-            self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report)
-        for line in self._model.fused.lines:
-            context.log.info("%s", line)
-        self._config, self._log = config, context.log
-        self._kernels = self.late_saves = picks_kernels(config.attention, device, context.log)
-        prove(self._model, config.model, kernels=self._kernels)
+        with ExitStack() as undo:
+            if device.type == "cuda":
+                undo.enter_context(exact_products())
+            with shown(context.log) as report:
+                folder = locate(config.model, config.revision, context.state_dir, report)
+                dtype = pick_dtype(config.dtype, device)
+                self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report)
+            for line in self._model.fused.lines:
+                context.log.info("%s", line)
+            self._kernels = self.late_saves = picks_kernels(config.attention, device, context.log)
+            prove(self._model, config.model, kernels=self._kernels)
+            self._undo = undo.pop_all()
         self.preferred_chunk = config.chunk or (CPU_CHUNK if device.type == "cpu" else CUDA_CHUNK)
         self.depth = 2
         self.model = ModelInfo(
@@ -65,7 +71,8 @@ class TransformersRunner(Runner):
             from stepwell_transformers.cuda.assemble import cuda_executor
 
             with shown(self._log) as report:
-                self._executor = cuda_executor(self._model, pools, slots, self._config, wake, report, self._log)
+                parts = self._config, self._cache, wake, report, self._log
+                self._executor = cuda_executor(self._model, pools, slots, *parts)
         else:
             self._executor = PlainExecutor(self._model, pools, wake, self._log)
 
@@ -107,6 +114,7 @@ class TransformersRunner(Runner):
             for host in self._hosts:
                 host.unpin()
         self._executor, self._hosts = None, []
+        self._undo.close()
 
     @property
     def _opened(self) -> Executor:

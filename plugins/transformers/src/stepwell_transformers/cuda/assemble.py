@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from stepwell import Full, Row, StepPlan, TableEdit
+from stepwell import ConfigError, Full, Row, StepPlan, TableEdit
 from stepwell_kernels import HostPages, PagePool
 from stepwell_kernels.transfer import Mover, make_mover
 from stepwell_transformers.apart import Report
@@ -31,11 +32,12 @@ def cuda_executor(
     pools: Sequence[PagePool],
     slots: int,
     config: TransformersConfig,
+    cache: Path,
     wake: Callable[[], None],
     report: Report,
     log: logging.Logger,
 ) -> CudaExecutor:
-    """Captures graphs unless the config says otherwise."""
+    """Captures graphs unless the config says otherwise. `cache`: a folder for compiled kernels."""
     page_size = pools[0].shape.page_size
     state = SlotState(model.groups, page_size, slots, _longest(model, pools), model.device)
     compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
@@ -46,7 +48,7 @@ def cuda_executor(
         with torch.inference_mode():
             graphs.capture(lane, report, log)
     drawer = Drawer(model.device, slots, model.vocab)
-    movers = partial(_movers, pools, config)
+    movers = partial(_movers, pools, config, cache)
     return CudaExecutor(compute, graphs, drawer, Lanes(lane, *copy_lanes(model.device)), movers, wake, log)
 
 
@@ -88,5 +90,13 @@ def _longest(model: PagedModel, pools: Sequence[PagePool]) -> int:
     return min([model.context, *room])
 
 
-def _movers(pools: Sequence[PagePool], config: TransformersConfig, hosts: Sequence[HostPages]) -> list[Mover]:
-    return [make_mover(pool, host, config.copies, config.copy_blocks) for pool, host in zip(pools, hosts, strict=True)]
+def _movers(
+    pools: Sequence[PagePool], config: TransformersConfig, cache: Path, hosts: Sequence[HostPages]
+) -> list[Mover]:
+    try:
+        return [
+            make_mover(pool, host, config.copies, config.copy_blocks, cache)
+            for pool, host in zip(pools, hosts, strict=True)
+        ]
+    except ValueError as error:
+        raise ConfigError(f"runner.copies: {config.copies!r} does not work here ({error})") from error

@@ -93,6 +93,8 @@ class CudaExecutor(Executor):
         with compute.enqueue():
             try:
                 flight.answers = self._enqueue(plan, loading)
+            except torch.OutOfMemoryError as fault:
+                flight.fault = MemoryError(_too_large(plan, fault))
             except Exception as fault:
                 flight.fault = fault
             loading.hold_all(compute)
@@ -203,3 +205,9 @@ class _Answers:
                 tokens[self.lineup.order[at]] = (token,)
                 odds[self.lineup.order[at]] = () if logprob is None else (logprob,)
         return StepResult(number, 1, tuple(tokens), tuple(odds) if any(odds) else None, copies)
+
+
+def _too_large(plan: StepPlan, fault: torch.OutOfMemoryError) -> str:
+    torch.cuda.empty_cache()  # what is in pieces may come back whole
+    tokens, said = sum(row.count for row in plan.rows), str(fault).splitlines()[0]
+    return f"{tokens} tokens at once need more memory than is left: lower engine.chunk or runner.memory ({said})"
