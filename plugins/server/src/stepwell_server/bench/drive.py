@@ -197,7 +197,7 @@ def _level(run: Run, plan: Plan, step: Step, begin: float, lag: Lag, cpu: float 
     return Level(
         kind=step.kind,
         value=step.value,
-        seconds=round(seconds, 3),
+        seconds=round(seconds, 6),
         completed=len(good),
         failed=len(run.samples) - len(good),
         failures=reasons(run.samples),

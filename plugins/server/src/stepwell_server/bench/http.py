@@ -100,13 +100,13 @@ class Exchange:
         """Nothing more will come of it."""
         if not self.over.done():
             self.over.set_exception(error)
-        if not self.whole.done():
-            self.whole.set_result(False)
+        self._used_up()
 
     def lost(self) -> None:
         """The connection has ended, which is the end of a body that has no other."""
         if self.status and not {"content-length", "transfer-encoding"} & self.headers.keys():
             self._end()
+            self._used_up()
         else:
             self.fail(
                 Broken("the connection ended before the answer did" if self.at else "no answer, connection ended")
@@ -131,6 +131,10 @@ class Exchange:
         self._end()
         if not self.whole.done():
             self.whole.set_result(self.parser.should_keep_alive())
+
+    def _used_up(self) -> None:
+        if not self.whole.done():
+            self.whole.set_result(False)
 
     def _end(self) -> None:
         if not self.over.done():

@@ -11,7 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from stepwell_server.bench.drive import Plan, Step
+from stepwell_server.bench.results import Level
 from stepwell_server.bench.samples import Sample
+from stepwell_server.bench.table import number
 
 EVERY_S = 10.0
 
@@ -20,7 +22,7 @@ class Progress:
     """Of one level, for as long as the block lasts."""
 
     def __init__(self, console: Console, step: Step, plan: Plan) -> None:
-        self._console, self._step, self._plan = console, step, plan
+        self._console, self._step, self._wanted = console, step, plan.wanted(step)
         self._count = self._failed = 0
         self._bar = Bar(
             TextColumn("{task.description}"),
@@ -43,30 +45,33 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
-        if not self._console.is_terminal and kind is None:
-            self._say()
 
     def warming(self, sample: Sample) -> None:
         """A request that does not count has ended."""
+
+    def begins(self) -> None:
+        """From now on they count."""
+        self._said = self._begin = perf_counter()
+        self._bar.update(self._task, description=str(self._step), completed=0, total=self._wanted)
 
     def heard(self, sample: Sample) -> None:
         """A request has ended."""
         self._count += 1
         self._failed += sample.failure is not None
-        failed = f", {self._failed} failed" if self._failed else ""
-        self._bar.update(
-            self._task,
-            description=f"{self._step}{failed}",
-            completed=self._count,
-            total=self._plan.wanted(self._step),
-        )
+        self._bar.update(self._task, description=f"{self._step}{self._failures()}", completed=self._count)
         if not self._console.is_terminal and perf_counter() - self._said > EVERY_S:
-            self._say()
+            self._said = perf_counter()
+            of = "" if self._wanted is None else f" of {self._wanted}"
+            self._say(f"{self._count}{of} requests{self._failures()} in {self._said - self._begin:.0f} s")
 
-    def _say(self) -> None:
-        self._said = perf_counter()
-        wanted = self._plan.wanted(self._step)
-        of = "" if wanted is None else f" of {wanted}"
-        failed = f", {self._failed} failed" if self._failed else ""
-        spent = self._said - self._begin
-        self._console.print(f"{self._step}: {self._count}{of} requests{failed}, {spent:.0f} s", highlight=False)
+    def ended(self, level: Level) -> None:
+        """The level's outcome in a line."""
+        self._bar.stop()
+        found = f"{number(level.output_tokens_per_s)} output tok/s"
+        self._say(f"{self._count} requests{self._failures()} in {level.seconds:.3g} s, {found}")
+
+    def _failures(self) -> str:
+        return f", {self._failed} failed" if self._failed else ""
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"{self._step}: {text}", highlight=False, markup=False, soft_wrap=True)

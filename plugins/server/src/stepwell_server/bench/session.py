@@ -108,7 +108,9 @@ class Session:
             with Progress(self._console, step, plan) as progress:
                 if not await unless(stop, warm(target, plan, step, progress.warming)):
                     break
+                progress.begins()
                 level = await measure(target, plan, step, progress.heard, stop)
+                progress.ended(level)
             if level.completed or level.failed:
                 levels.append(level)
             if stop.is_set():
