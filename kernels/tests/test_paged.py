@@ -8,6 +8,7 @@ from stepwell_kernels import Batch, RaggedRow, paged_attention
 from stepwell_kernels.paged import StepBuffers, Tables
 
 pytest.importorskip("triton")
+from stepwell_kernels.paged import prefill
 from stepwell_kernels.paged.attend import attend_step
 from stepwell_kernels.paged.decode import Scratch
 from stepwell_kernels.paged.write import write_kv
@@ -150,11 +151,28 @@ REAL = {
 }
 
 
+HALVES = [torch.bfloat16, torch.float16]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="this machine has no CUDA device")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
 @pytest.mark.parametrize("name", REAL)
-def test_attention_equals_the_reference_at_real_sizes(name, dtype):
-    case = {"page_size": 16, "kv_heads": 8, "dims": (128, 128), "sinks": False, "softcap": None, **REAL[name]}
+def test_attention_equals_the_reference_at_real_sizes(name, dtype, monkeypatch):
+    """By the kernels that any device can run."""
+    monkeypatch.setattr(prefill, "_hopper", lambda *_: False)
+    check(REAL[name], dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA or torch.cuda.get_device_capability()[0] != 9, reason="this machine has no Hopper device")
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", [name for name in REAL if name not in ("gemma", "one-head", "uneven-dims", "many")])
+def test_attention_on_hopper_equals_the_reference(name, dtype):
+    check(REAL[name], dtype)
+
+
+def check(case, dtype):
+    case = {"page_size": 16, "kv_heads": 8, "dims": (128, 128), "sinks": False, "softcap": None, **case}
     heads, sinks, softcap = (case.pop(key) for key in ("heads", "sinks", "softcap"))
     Case(**case, dtype=dtype).check(heads, sinks, softcap, case["dims"][0] ** -0.5)

@@ -58,7 +58,8 @@ def paged_prefill(
         return out
     group = heads // kv_heads
     kind, sight = tables.sees
-    blocks = _blocks(max(dim, value_dim), keys.dtype, group)
+    hopper = _hopper(query, keys, values, tables)
+    blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, group)
     each = blocks.queries // group
     tiles = tokens // each + step.shape.prompts + 1
     splits = _splits(tiles * kv_heads, query.device)
@@ -66,48 +67,41 @@ def paged_prefill(
     if splits > 1:
         parts = torch.empty((splits, tokens, heads, value_dim), dtype=torch.float32, device=query.device)
         sums = torch.empty((splits, tokens, heads), dtype=torch.float32, device=query.device)
-    _prefill[(kv_heads, splits, tiles)](
-        query,
-        keys,
-        values,
-        out,
-        parts,
-        sums,
-        tables.pages,
-        step.slots,
-        step.starts,
-        step.counts,
-        step.begins,
-        out if sinks is None else sinks,
-        scale if softcap is not None else scale * LOG2E,
-        softcap or 0.0,
-        step.shape.decodes,
-        step.shape.prompts,
-        tokens,
-        sight,
-        query.stride(0),
-        query.stride(1),
-        out.stride(0),
-        out.stride(1),
-        tables.pages.stride(0),
-        SEES=SEES[kind],
-        SINKS=sinks is not None,
-        SOFTCAP=softcap is not None,
-        SPLIT=splits > 1,
-        PAGE_SIZE=tables.page_size,
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        DIM=dim,
-        VALUE_DIM=value_dim,
-        DIM_PADDED=max(16, triton.next_power_of_2(dim)),
-        VALUE_PADDED=max(16, triton.next_power_of_2(value_dim)),
-        EACH=each,
-        QUERIES=blocks.queries,
-        BLOCK=blocks.tokens,
-        STAGES=blocks.stages,
-        ROWS=ROWS,
-        num_warps=blocks.warps,
-    )
+    numbers = (step.slots, step.starts, step.counts, step.begins)
+    scores = (out if sinks is None else sinks, scale if softcap is not None else scale * LOG2E, softcap or 0.0)
+    sizes = (step.shape.decodes, step.shape.prompts, tokens, sight)
+    strides = (query.stride(0), query.stride(1), out.stride(0), out.stride(1), tables.pages.stride(0))
+    constants = {
+        "SEES": SEES[kind],
+        "SINKS": sinks is not None,
+        "SOFTCAP": softcap is not None,
+        "SPLIT": splits > 1,
+        "PAGE_SIZE": tables.page_size,
+        "KV_HEADS": kv_heads,
+        "GROUP": group,
+        "DIM": dim,
+        "VALUE_DIM": value_dim,
+        "EACH": each,
+        "BLOCK": blocks.tokens,
+        "STAGES": blocks.stages,
+        "ROWS": ROWS,
+    }
+    grid = (kv_heads, splits, tiles)
+    if hopper:
+        from stepwell_kernels.paged import hopper as kernels
+
+        box = min(tables.page_size, blocks.tokens)
+        sides = (kernels.boxes(keys, box), kernels.boxes(values, box))
+        kernels.attend_tiles[grid](
+            query, *sides, out, parts, sums, tables.pages, *numbers, *scores, *sizes, keys.shape[0] * keys.shape[1],
+            *strides, **constants, BOX=box, num_warps=4,
+        )  # fmt: skip
+    else:
+        _prefill[grid](
+            query, keys, values, out, parts, sums, tables.pages, *numbers, *scores, *sizes, *strides, **constants,
+            DIM_PADDED=max(16, triton.next_power_of_2(dim)), VALUE_PADDED=max(16, triton.next_power_of_2(value_dim)),
+            QUERIES=blocks.queries, num_warps=blocks.warps,
+        )  # fmt: skip
     if splits > 1:
         _merge[(heads, tokens)](
             out,
@@ -129,6 +123,24 @@ def paged_prefill(
             num_warps=1,
         )
     return out
+
+
+HOPPER = {64: Blocks(128, 128, 4, 2), 128: Blocks(128, 128, 4, 2)}
+"""By head dim."""
+
+
+def _hopper(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, tables: Tables) -> bool:
+    """Whether the kernel for Hopper's own units takes these."""
+    size, dims = tables.page_size, {keys.shape[3], values.shape[3]}
+    return (
+        query.device.type == "cuda"
+        and torch.cuda.get_device_capability(query.device)[0] == 9
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and dims <= HOPPER.keys()
+        and size >= 8
+        and size & (size - 1) == 0
+        and query.shape[1] // keys.shape[2] <= 128
+    )
 
 
 def _blocks(dim: int, dtype: torch.dtype, group: int) -> Blocks:
