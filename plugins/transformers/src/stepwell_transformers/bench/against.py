@@ -36,7 +36,7 @@ SETTLE = 6
 PATIENCE_S = 240.0
 PADDING = 64
 CONFIG = {field.name for field in fields(ContinuousBatchingConfig)}
-SETTINGS: Mapping[str, Mapping[str, object]] = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "eager": {"use_cuda_graph": False, "use_async_batching": False},
     "graphs": {"use_cuda_graph": True, "use_async_batching": False},
     "graphs, async": {"use_cuda_graph": True, "use_async_batching": True},
@@ -106,7 +106,7 @@ def attention() -> str:
     return "sdpa" if "auto_switch_to_flash" in CONFIG else "paged|sdpa"
 
 
-def _run(model: Any, batch: int, context: int, tokens: int, settings: Mapping[str, object]) -> Took:
+def _run(model: Any, batch: int, context: int, tokens: int, settings: Mapping[str, Any]) -> Took:
     blocks = batch * (-(-(context + tokens) // BLOCK) + 1) + 2
     config = ContinuousBatchingConfig(
         num_blocks=blocks,
@@ -115,10 +115,10 @@ def _run(model: Any, batch: int, context: int, tokens: int, settings: Mapping[st
         max_blocks_per_request=0,
         q_padding_interval_size=PADDING,
         kv_padding_interval_size=blocks * BLOCK,
-        **settings,  # type: ignore[arg-type]
+        **settings,
         **({"auto_switch_to_flash": False} if "auto_switch_to_flash" in CONFIG else {}),
     )
-    greedy = GenerationConfig(do_sample=False, max_new_tokens=tokens, eos_token_id=-1, pad_token_id=0)
+    greedy: Any = GenerationConfig(do_sample=False, max_new_tokens=tokens, eos_token_id=-1, pad_token_id=0)
     prompt = np.random.default_rng(context).integers(0, model.config.vocab_size, context).tolist()
     start = time.perf_counter()
     with (

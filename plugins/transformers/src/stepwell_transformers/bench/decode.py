@@ -54,8 +54,8 @@ def run(setup: Setup, asked: Asked, as_json: bool) -> None:
     """Measure and print."""
     rows: list[dict[str, Any]] = []
     result: dict[str, Any] = {"bench": "decode", "model": setup.settings.model, "page": setup.page_size}
-    for fuse, graphs in product(asked.fuse or [setup.settings.fuse], asked.graphs or [None]):
-        changed: dict[str, object] = {"fuse": fuse} | ({} if graphs is None else {"graphs": graphs == "on"})
+    for fuse, graphs in product(asked.fuse or (setup.settings.fuse,), asked.graphs or ("",)):
+        changed: dict[str, object] = {"fuse": fuse} | ({"graphs": graphs == "on"} if graphs else {})
         variant = setup.changed(**changed)
         progress(f"making {setup.settings.model}, fuse {fuse}, graphs {_graphs(variant)}")
         with rigged(variant.settings, variant.place(), setup.page_size) as rig:

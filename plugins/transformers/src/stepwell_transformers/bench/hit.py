@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-import stepwell
 from stepwell import Cached, StepwellError
+from stepwell.api import Engine
 from stepwell.cli.options import read_config
 from stepwell_transformers.bench import ceilings as ceiling
 from stepwell_transformers.bench.arithmetic import hit_bound, prefill_flops
@@ -76,7 +76,7 @@ class _Prefix:
         setup, device = self._setup, pick_device(self._setup.settings.device)
         times: dict[str, list[float]] = defaultdict(list)
         progress(f"starting an engine for prefixes of {self._length} tokens")
-        with stepwell.Engine(self._sets, sets=setup.sets) as engine:
+        with Engine(self._sets, sets=setup.sets) as engine:
             for turn in range(setup.rounds + 1):
                 kept = self._tokens(self._length)
                 self._ask(engine, kept)
@@ -112,7 +112,7 @@ class _Prefix:
         row |= {"copy_floor_ms": ms(copy_bytes / limits.h2d_bytes_s), "rounds": len(times["hit"])}
         return {"row": row, **about(device), "ceilings": limits.figures()}
 
-    def _ask(self, engine: stepwell.Engine, prompt: list[int]) -> tuple[float, Cached]:
+    def _ask(self, engine: Engine, prompt: list[int]) -> tuple[float, Cached]:
         """Seconds to the first token, and where the others came from; returns when all is saved."""
         start = time.perf_counter()
         done = engine.generate(prompt, max_tokens=1, ignore_eos=True)
@@ -120,7 +120,7 @@ class _Prefix:
         self._wait_for_saves(engine)
         return took, done.cached
 
-    def _wait_for_saves(self, engine: stepwell.Engine) -> None:
+    def _wait_for_saves(self, engine: Engine) -> None:
         deadline, before = time.monotonic() + PATIENCE_S, -1.0
         while time.monotonic() < deadline:
             now = float(str(engine.stats()["bytes_saved"]))
@@ -131,4 +131,5 @@ class _Prefix:
         raise StepwellError("saves to host memory do not end")
 
     def _tokens(self, count: int) -> list[int]:
-        return self._random.integers(0, 256, count).tolist()
+        found: list[int] = self._random.integers(0, 256, count).tolist()
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -76,13 +76,13 @@ def hidden(rig: Rig, setup: Setup, hit: int, suffixes: Sequence[int]) -> list[di
         for suffix in suffixes:
             (seat,) = rig.seat(1, hit, suffix)
             (compute,) = rig.chunks(seat, hit, suffix, suffix)
-            works: dict[str, Callable[[], dict[str, object]]] = {
-                "together": lambda c=compute, s=seat: c | {"loads": _loads(rig, s, hit)},
-                "compute": lambda c=compute: c,
-                "copy": lambda s=seat: {"loads": _loads(rig, s, hit)},
+            plans: dict[str, dict[str, object]] = {
+                "together": compute | {"loads": _loads(rig, seat, hit)},
+                "compute": compute,
+                "copy": {"loads": _loads(rig, seat, hit)},
             }
-            for name, work in works.items():
-                begin, end = rig.timed(iter([work()]))
+            for name, plan in plans.items():
+                begin, end = rig.timed(iter([plan]))
                 if turn:
                     times[suffix, name].append(end - begin)
             progress(f"turn {turn}: {suffix} tokens after {hit} in host memory")
