@@ -12,7 +12,7 @@ from torch import nn
 from stepwell import Window
 from stepwell_kernels.fused import Norm, linear, rms_norm, rotate, rotate_and_write
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
-from stepwell_transformers.fuse.branch import Branch
+from stepwell_transformers.fuse.branch import Branch, sums
 from stepwell_transformers.fuse.merge import Merged, merge, plain
 from stepwell_transformers.fuse.probe import Ask, Call, Probe
 from stepwell_transformers.paging import Foreign, Paging
@@ -50,15 +50,13 @@ class Heads:
         return self.query, self.keys, self.values
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> list[int]:
         """Of the three parts."""
-        return tuple(heads * dim for heads, dim in self.shapes)
+        return [heads * dim for heads, dim in self.shapes]
 
 
 class FusedAttention(Branch):
     """o(attention(rope(q(x)), rope(k(x)), v(x))), through pages."""
-
-    fused = True
 
     def __init__(
         self,
@@ -80,6 +78,9 @@ class FusedAttention(Branch):
         self._layer, self._scale, self._sinks, self._softcap = ask.layer, ask.scale, ask.sinks, ask.softcap
         self._window = None if ask.window is None else Window(ask.window - 1)
 
+    def adds(self, tokens: int) -> bool:
+        return sums(tokens, self._output.weight)
+
     def add(
         self,
         x: torch.Tensor,
@@ -92,10 +93,10 @@ class FusedAttention(Branch):
             window = self._window.tokens + 1
             raise Foreign(f"sliding_window = {window} in layer {self._layer}, where its config says {need}")
         product = linear(x, self._merged.weight, self._merged.bias, norm=norm)
-        q, k, v = product.split(self._heads.sizes, dim=-1)
+        q, k, v = torch.split(product, self._heads.sizes, dim=-1)
         q, k = (_normed(part, norm) for part, norm in zip((q, k), self._wide_norms, strict=True))
         v = v if self._factor == 1 else v * self._factor
-        q, k, v = (part.unflatten(-1, shape) for part, shape in zip((q, k, v), self._heads.shapes, strict=True))
+        q, k, v = (part.view(-1, *shape) for part, shape in zip((q, k, v), self._heads.shapes, strict=True))
         paging.ready(self._layer)
         q = self._write(q, k, v, call.get("position_embeddings"), paging)
         out = paging.attend(self._layer, q, self._scale, self._sinks, self._softcap)

@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from stepwell_kernels.fused import Norm
+from stepwell_kernels.fused.device.plans import planned
 from stepwell_transformers.fuse.norms import normed
 
 
 class Branch(ABC):
     """An attention or an MLP, on a flat batch."""
 
-    fused: bool = False
-    """Whether it norms and adds on the way."""
+    @abstractmethod
+    def adds(self, tokens: int) -> bool:
+        """Whether its last product adds the residual on the way."""
 
     @abstractmethod
     def add(
@@ -30,12 +32,21 @@ class Branch(ABC):
         """`residual` + the branch of norm(`x`), [tokens, hidden]; `call`: what its layer was called with by name."""
 
 
+def sums(tokens: int, weight: torch.Tensor) -> bool:
+    """Whether a product of so many tokens is one that adds on the way; torch's is not."""
+    rows, cols = weight.shape
+    return weight.itemsize == 2 and planned(tokens, rows, cols, gated=False) is not None
+
+
 class OwnBranch(Branch):
     """A module by its own forward."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         self._module, self._names = module, names
         """What its layer hands to it of its own call."""
+
+    def adds(self, tokens: int) -> bool:
+        return False
 
     def add(
         self,

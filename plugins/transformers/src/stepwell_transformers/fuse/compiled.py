@@ -41,7 +41,7 @@ def by_compiler(model: Any, report: Report, backend: str | Callable[..., Any] = 
     report(f"compiling {len(layers)} layers, which takes a minute where it was not done before")
     forwards = tuple((layer, _forward(layer.forward, asking, backend)) for layer, asking in layers.items())
     for layer, forward in forwards:
-        layer.forward = forward  # type: ignore[assignment]
+        layer.forward = forward
     every = probe.positions
     for count in TOKENS:
         probe.positions = every[:count]

@@ -29,4 +29,4 @@ class Fused:
             yield
         finally:
             for module, forward in self.forwards:
-                module.forward = forward  # type: ignore[assignment]
+                module.forward = forward

@@ -1,7 +1,7 @@
 """Decoder layers: the residual add and the norm after it are one operation, also from one layer to the next.
 
-With few tokens both are done within the products beside them. With more, each sum is normed where it is made, for
-whichever norm reads it next; a layer leaves that with the sum that it hands on.
+Where a product adds the residual on the way, the next one norms what it reads. Elsewhere a sum is normed where it is
+made, for whichever norm reads it next; a layer leaves that with the sum that it hands on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ from torch import nn
 from stepwell_kernels.fused import Norm, add_rms_norm
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
 from stepwell_transformers.fuse.branch import Branch, OwnBranch
-from stepwell_transformers.fuse.norms import carry, normed
+from stepwell_transformers.fuse.norms import carried, carry
 from stepwell_transformers.fuse.probe import Call, Probe, Trace
 from stepwell_transformers.paging import Paging
-
-FEW = 64
-"""Tokens up to which products norm and add on the way."""
 
 
 class FusedLayer(ABC):
     """A decoder layer on hidden states [1, tokens, hidden]."""
 
     @abstractmethod
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], few: bool) -> torch.Tensor:
-        """`call`: what the layer is called with by name; `few`: whether products are to norm and add."""
+    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
+        """`call`: what the layer is called with by name. `adds`: whether products add; None: those that do it best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +48,13 @@ class OneByOne(FusedLayer):
     following: Norm | None
     """The norm that reads this layer's sum next."""
 
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], few: bool) -> torch.Tensor:
-        first, second = self.first, self.second
+    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
         x = hidden.reshape(-1, hidden.shape[-1])
-        if few and first.branch.fused and second.branch.fused and first.after is None and second.after is None:
-            x = first.branch.add(x, call, norm=first.before, residual=x)
-            return second.branch.add(x, call, norm=second.before, residual=x).view(hidden.shape)
-        done = x if first.before is None else normed(hidden, first.before).view(x.shape)
-        done, x = _join(first.branch.add(done, call), x, first.after, second.before)
-        done, x = _join(second.branch.add(done, call), x, second.after, self.following)
+        done = None if self.first.before is None else carried(hidden, self.first.before)
+        x, done = _half(self.first, x, done, self.second.before, call, adds)
+        x, done = _half(self.second, x, done, self.following, call, adds)
         total = x.view(hidden.shape)
-        if self.following is not None:
+        if self.following is not None and done is not None:
             carry(total, self.following, done)
         return total
 
@@ -75,25 +68,34 @@ class Beside(FusedLayer):
     attention: Branch
     mlp: Branch
 
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], few: bool) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
         x = hidden.reshape(-1, hidden.shape[-1])
         done = self.norm(hidden).view(x.shape)
         x = self.attention.add(done, call, residual=x)
         return self.mlp.add(done, call, residual=x).view(hidden.shape)
 
 
-def _join(
-    part: torch.Tensor, residual: torch.Tensor, before: Norm | None, following: Norm | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add `part`, normed by `before`, to the stream; answers (the following norm of the sum, the sum)."""
+def _half(
+    half: Half,
+    x: torch.Tensor,
+    done: torch.Tensor | None,
+    following: Norm | None,
+    call: Mapping[str, Any],
+    adds: bool | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Add a half to the stream `x`, whose norm `done` may be made; answers the sum, and its norm where it was made."""
+    source, norm = (x, half.before) if done is None else (done, None)
+    adds = half.branch.adds(len(x)) if adds is None else adds
+    if adds and half.after is None:
+        return half.branch.add(source, call, norm, x), None
+    part = half.branch.add(source, call, norm)
     if following is not None:
         weight, eps, offset, late = following.weight, following.eps, following.offset, following.late
-        return add_rms_norm(part, residual, weight, eps, offset, late, before)
-    if before is None:
-        total = residual + part
-        return total, total
-    total = add_rms_norm(part, residual, None, before.eps, before=before)[1]
-    return total, total
+        normed, total = add_rms_norm(part, x, weight, eps, offset, late, before=half.after)
+        return total, normed
+    if half.after is not None:
+        return add_rms_norm(part, x, None, half.after.eps, before=half.after)[1], None
+    return x + part, None
 
 
 def fuse_layer(
@@ -171,8 +173,8 @@ def _off(module: nn.Module, twin: FusedLayer, call: Call, probe: Probe) -> float
         x = noise(tuple(hidden.shape), scale, hidden)
         want = module(x, **more)
         probe.expected = probe.last()
-        for few in (True, False):
-            got = twin.run(x.clone(), more, few)
+        for adds in (True, False):
+            got = twin.run(x.clone(), more, adds)
             worst = max(worst, off(got, want))
         probe.expected = None
         probe.asks.clear()
@@ -185,7 +187,6 @@ def forward(own: Callable[..., Any], twin: FusedLayer) -> Callable[..., Any]:
     def run(hidden_states: torch.Tensor, *args: Any, **more: Any) -> Any:
         if args or not isinstance(more.get("paging"), Paging):
             return own(hidden_states, *args, **more)
-        few = hidden_states.numel() <= FEW * hidden_states.shape[-1]
-        return twin.run(hidden_states, more, few)
+        return twin.run(hidden_states, more)
 
     return run

@@ -43,11 +43,11 @@ def merge(linears: Sequence[nn.Linear]) -> Merged | None:
     if len(linears) == 1:
         return Merged(linears[0].weight, linears[0].bias, sizes)
     weight = torch.cat([linear.weight.detach() for linear in linears])
-    for linear, part in zip(linears, weight.split(sizes), strict=True):
+    for linear, part in zip(linears, torch.split(weight, list(sizes)), strict=True):
         linear.weight = nn.Parameter(part, requires_grad=False)
     bias = None
     if biases[0] is not None:
         bias = torch.cat([linear.bias.detach() for linear in linears])
-        for linear, part in zip(linears, bias.split(sizes), strict=True):
+        for linear, part in zip(linears, torch.split(bias, list(sizes)), strict=True):
             linear.bias = nn.Parameter(part, requires_grad=False)
     return Merged(weight, bias, sizes)

@@ -11,7 +11,7 @@ from torch import nn
 from stepwell_kernels.fused import Act, Norm, gated_linear, linear
 from stepwell_kernels.fused.reference import activated
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
-from stepwell_transformers.fuse.branch import Branch
+from stepwell_transformers.fuse.branch import Branch, sums
 from stepwell_transformers.fuse.merge import Merged, merge, plain
 
 ACTS: tuple[Act, ...] = ("silu", "gelu_tanh", "gelu")
@@ -20,10 +20,11 @@ ACTS: tuple[Act, ...] = ("silu", "gelu_tanh", "gelu")
 class FusedMLP(Branch):
     """down(act(gate(x)) * up(x))."""
 
-    fused = True
-
     def __init__(self, up: Merged, down: nn.Linear, act: Act) -> None:
         self._up, self._down, self._act = up, down, act
+
+    def adds(self, tokens: int) -> bool:
+        return sums(tokens, self._down.weight)
 
     def add(
         self,
@@ -50,8 +51,9 @@ def fuse_mlp(module: nn.Module) -> FusedMLP | Left:
     act = _act(module, down.weight)
     if act is None:
         return Left("its activation is another")
-    ups = [module.gate_up_proj] if hasattr(module, "gate_up_proj") else [module.gate_proj, module.up_proj]
-    merged = merge(ups)
+    names = ("gate_up_proj",) if hasattr(module, "gate_up_proj") else ("gate_proj", "up_proj")
+    ups = [part for name in names if isinstance(part := getattr(module, name), nn.Linear)]
+    merged = merge(ups) if len(ups) == len(names) else None
     if merged is None or merged.weight.shape[0] != 2 * down.in_features:
         return Left("its weights cannot be merged")
     twin = FusedMLP(merged, down, act)

@@ -48,13 +48,17 @@ def _eps(module: nn.Module) -> float | None:
 
 
 def normed(x: torch.Tensor, norm: Norm) -> torch.Tensor:
-    """The norm of `x`, which the layer before may have made already."""
+    """The norm of `x`, [..., hidden]."""
+    done = carried(x, norm)
+    return rms_norm(x, norm.weight, norm.eps, norm.offset, norm.late) if done is None else done.view(x.shape)
+
+
+def carried(x: torch.Tensor, norm: Norm) -> torch.Tensor | None:
+    """The norm of `x`, flat, where it was made with it."""
     own: tuple[Norm, torch.Tensor] | None = getattr(x, CARRIED, None)
-    if own is not None and own[0] is norm:
-        return own[1]
-    return rms_norm(x, norm.weight, norm.eps, norm.offset, norm.late)
+    return own[1] if own is not None and own[0] is norm else None
 
 
 def carry(x: torch.Tensor, norm: Norm, done: torch.Tensor) -> None:
     """Leave the norm of `x` with it, for whoever asks for it next: a model hands its layers' sums on untouched."""
-    setattr(x, CARRIED, (norm, done.view(x.shape)))
+    setattr(x, CARRIED, (norm, done))

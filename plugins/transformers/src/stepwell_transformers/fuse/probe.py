@@ -67,9 +67,7 @@ class Probe(Paging):
         if module is not None:
             self._needs[ask.layer] = ask.need
         heads, dim = ask.query.shape[1], ask.values.shape[2]
-        generator = torch.Generator().manual_seed(heads * 1009 + dim)
-        noise = torch.randn((len(ask.query), heads, dim), generator=generator)
-        return noise.to(ask.query.device, ask.query.dtype)
+        return _noise((len(ask.query), heads, dim), ask.query)
 
     def last(self) -> Ask | None:
         """What was asked last; forgotten here."""
@@ -108,16 +106,18 @@ class Probe(Paging):
         return self.asked(None, Ask(layer, query, *self._written, scale, sinks, softcap))
 
 
+def _noise(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+
+
 def _place(ask: Ask, page_size: int = 4) -> Place:
     device, count = ask.keys.device, len(ask.keys)
     pages = -(-count // page_size)
     table = torch.stack([torch.arange(pages), torch.full((pages,), -1)]).to(device, torch.int32)
-    sides = [
-        torch.randn((pages, page_size, *side.shape[1:]), device=device).to(side.dtype)
-        for side in (ask.keys, ask.values)
-    ]
+    keys, values = (_noise((pages, page_size, *side.shape[1:]), side) for side in (ask.keys, ask.values))
     slots = torch.zeros(count, dtype=torch.int32, device=device)
-    return Place(*sides, Tables(table, page_size), slots, torch.arange(count, device=device))
+    return Place(keys, values, Tables(table, page_size), slots, torch.arange(count, device=device))
 
 
 def _ask(
@@ -139,9 +139,9 @@ def _ask(
     layer = module.layer_idx
     assert isinstance(layer, int)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    parts = (part[0].transpose(0, 1) for part in (query, key, value))
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
     foreign = tuple(name for name in FOREIGN if more.get(name) is not None)
-    ask = Ask(layer, *parts, scale, s_aux, softcap, sliding_window, foreign)
+    ask = Ask(layer, q, k, v, scale, s_aux, softcap, sliding_window, foreign)
     return paging.asked(module, ask)[None], None
 
 
