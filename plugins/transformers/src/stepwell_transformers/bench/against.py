@@ -39,8 +39,8 @@ CONFIG = {field.name for field in fields(ContinuousBatchingConfig)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "eager": {"use_cuda_graph": False, "use_async_batching": False},
     "graphs": {"use_cuda_graph": True, "use_async_batching": False},
-    "graphs, async": {"use_cuda_graph": True, "use_async_batching": True},
-    "compiled, graphs": {"use_cuda_graph": True, "use_async_batching": False, "default_compile_level": 1},
+    "async": {"use_cuda_graph": True, "use_async_batching": True},
+    "compiled": {"use_cuda_graph": True, "use_async_batching": False, "default_compile_level": 1},
 }
 
 
@@ -54,7 +54,7 @@ class Took:
 
 
 def generate_batch(
-    setup: Setup, points: Sequence[tuple[int, int]], tokens: int, settings: Sequence[str] = tuple(SETTINGS)
+    setup: Setup, points: Sequence[tuple[int, int]], tokens: int, settings: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A row for each point and settings; `best` marks the fastest of a point."""
     progress("making the same model for generate_batch")

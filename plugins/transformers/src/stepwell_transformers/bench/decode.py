@@ -48,6 +48,7 @@ class Asked:
     graphs: Sequence[str]
     against: bool
     against_tokens: int
+    against_settings: Sequence[str]
 
 
 def run(setup: Setup, asked: Asked, as_json: bool) -> None:
