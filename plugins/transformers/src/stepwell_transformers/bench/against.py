@@ -62,7 +62,7 @@ def generate_batch(
     rows: list[dict[str, Any]] = []
     for batch, context in dict.fromkeys(points):
         found: list[dict[str, Any]] = []
-        for name in settings if torch.cuda.is_available() else ("eager",):
+        for name in settings:
             row: dict[str, Any] = {"batch": batch, "context": context, "settings": name}
             try:
                 took = _run(model, batch, context, tokens + SETTLE, SETTINGS[name])

@@ -25,6 +25,13 @@ from stepwell_transformers.bench.options import Point, Several, Tokens, bench_op
 @click.option(
     "--against-tokens", type=click.IntRange(8), default=None, help="Tokens that each of its rows gets.  [default: 64]"
 )
+@click.option(
+    "--against-settings",
+    type=Several("eager", "graphs", "async", "compiled"),
+    default="eager,graphs,async",
+    show_default=True,
+    help="What it runs with; the fastest counts.",
+)
 def decode(
     model: str | None,
     device: str,
@@ -38,6 +45,7 @@ def decode(
     graphs: Sequence[str],
     against: str | None,
     against_tokens: int | None,
+    against_settings: Sequence[str],
 ) -> None:
     """Time decode steps, and say what share they are of reading weights, K and V at the memory's speed.
 
@@ -53,6 +61,7 @@ def decode(
         graphs,
         against is not None,
         against_tokens or (8 if what.small else 64),
+        ("eager",) if what.small else against_settings,
     )
     bench.run(what, asked, as_json)
 

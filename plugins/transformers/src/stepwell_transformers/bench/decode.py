@@ -70,9 +70,8 @@ def run(setup: Setup, asked: Asked, as_json: bool) -> None:
     if asked.against:
         from stepwell_transformers.bench.against import generate_batch
 
-        result["against"] = generate_batch(
-            setup, [(row["batch"], row["context"]) for row in rows], asked.against_tokens
-        )
+        points = [(row["batch"], row["context"]) for row in rows]
+        result["against"] = generate_batch(setup, points, asked.against_tokens, asked.against_settings)
         best = {(one["batch"], one["context"]): one["ms"] for one in result["against"] if one.get("best")}
         for row in rows:
             if (row["batch"], row["context"]) in best:

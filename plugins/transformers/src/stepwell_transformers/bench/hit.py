@@ -61,7 +61,7 @@ class _Prefix:
             "runner.device": setup.settings.device,
             "cache.page_size": setup.page_size,
             "cache.device_pages": pages,
-            "cache.host_pages": pages * 4,
+            "cache.host_pages": pages * 3,
             "cache.typical_tokens": length,
             "write.use": "write_through",
         }
