@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from stepwell_transformers.fuse.fused import Forward, Fused
 from stepwell_transformers.fuse.merge import plain
 from stepwell_transformers.fuse.probe import Probe, Trace, positions, probing, trace
 
+Kind = TypeVar("Kind", bound=nn.Module)
+Found = TypeVar("Found")
+
 
 def by_kernels(model: Any, report: Report) -> Fused:
     """Fuse what is known by what it does; everything else keeps its own forward."""
@@ -27,13 +30,12 @@ def by_kernels(model: Any, report: Report) -> Fused:
         try:
             work = _Work(model, trace(model, probe), probe)
         except Exception as error:  # a model's code raises whatever its parts raise; what becomes of it is said later
-            line = (str(error).strip().splitlines() or [""])[0]
-            return Fused((f"nothing: the model does not run through pages ({type(error).__name__}: {line})",))
-        work.norms()
-        work.mlps()
-        work.attentions()
-        work.layers()
-        work.head()
+            return Fused((f"nothing: the model does not run through pages ({_line(error)})",))
+        work.fuse_norms()
+        work.fuse_mlps()
+        work.fuse_attentions()
+        work.fuse_layers()
+        work.fuse_head()
     if model.device.type == "cuda":
         torch.cuda.empty_cache()  # where parts of merged weights were
     for module, forward in work.forwards:
@@ -52,58 +54,34 @@ class _Work:
         self._good: Counter[str] = Counter()
         self._left: dict[tuple[str, str], list[float | None]] = {}
 
-    def norms(self) -> None:
+    def fuse_norms(self) -> None:
         for module in self._all(norms.alike):
-            found, distance = norms.read(module)
-            if found is None:
-                self._leave(module, Left("it is no RMSNorm", distance))
-                continue
-            self._norms[module] = found
-            self._take(module, _norm_forward(module.forward, found))
+            if (found := self._proven(module, norms.read)) is not None:
+                self._norms[module] = found
+                self._take(module, _norm_forward(module.forward, found))
 
-    def mlps(self) -> None:
+    def fuse_mlps(self) -> None:
         for module in self._all(mlp.alike):
-            found = mlp.fuse_mlp(module)
-            if isinstance(found, Left):
-                self._leave(module, found)
-                continue
-            self._branches[module] = found
-            self._take(module, _mlp_forward(module.forward, found))
+            if (found := self._proven(module, mlp.fuse_mlp)) is not None:
+                self._branches[module] = found
+                self._take(module, _mlp_forward(module.forward, found))
 
-    def attentions(self) -> None:
-        for module, ask in self._seen.asks.items():
-            if not self._own(module):
-                continue
-            found = attention.fuse_attention(module, ask, self._seen.calls[module], self._probe, self._norms)
-            if isinstance(found, Left):
-                self._leave(module, found)
-                continue
-            self._branches[module] = found
-            self._take(module, attention.forward(module.forward, found))
+    def fuse_attentions(self) -> None:
+        for module in self._all(lambda module: module in self._seen.asks):
+            if (found := self._proven(module, self._attention)) is not None:
+                self._branches[module] = found
+                self._take(module, attention.forward(module.forward, found))
 
-    def layers(self) -> None:
-        parents = [module for module in self._model.modules() if set(module.children()) & set(self._seen.asks)]
-        for module in parents:
-            if not self._own(module):
-                continue
-            found = layers.fuse_layer(module, self._seen, self._probe, self._norms, self._branches)
-            if isinstance(found, Left):
-                self._leave(module, found)
-                continue
-            self._take(module, layers.forward(module.forward, found))
+    def fuse_layers(self) -> None:
+        for module in self._all(lambda module: not set(self._seen.asks).isdisjoint(module.children())):
+            if (found := self._proven(module, self._layer)) is not None:
+                self._take(module, layers.forward(module.forward, found))
 
-    def head(self) -> None:
+    def fuse_head(self) -> None:
         """The product that makes logits, of few rows as a rule."""
-        head = self._model.get_output_embeddings()
-        if not plain(head):
-            return
-        assert isinstance(head, nn.Linear)
-        inputs = [noise((4, head.in_features), scale, head.weight) for scale in SCALES]
-        distance = max(off(linear(x, head.weight, head.bias), head(x)) for x in inputs)
-        if not near(distance, head.weight.dtype):
-            self._leave(head, Left("it answers otherwise", distance))
-            return
-        self._take(head, lambda x: linear(x, head.weight, head.bias))
+        head: nn.Linear | None = self._model.get_output_embeddings()
+        if head is not None and plain(head) and (found := self._proven(head, _head)) is not None:
+            self._take(head, found)
 
     def lines(self) -> Iterator[str]:
         """What was fused, and what was left and why."""
@@ -120,15 +98,39 @@ class _Work:
         """Whether a module runs its class's forward and nothing else; one that does not is left."""
         if "forward" not in module.__dict__ and not module._forward_hooks and not module._forward_pre_hooks:
             return True
-        self._leave(module, Left("its forward was replaced, or has hooks"))
+        self._proven(module, lambda _: Left("its forward was replaced, or has hooks"))
         return False
+
+    def _attention(self, module: nn.Module) -> attention.FusedAttention | Left:
+        ask, call = self._seen.asks[module], self._seen.calls[module]
+        return attention.fuse_attention(module, ask, call, self._probe, self._norms)
+
+    def _layer(self, module: nn.Module) -> layers.FusedLayer | Left:
+        return layers.fuse_layer(module, self._seen, self._probe, self._norms, self._branches)
+
+    def _proven(self, module: Kind, make: Callable[[Kind], Found | Left]) -> Found | None:
+        """What a module's twin is; where there is none, that is noted."""
+        try:
+            found = make(module)
+        except Exception as error:  # a twin that is not one may fail in any way
+            found = Left(f"its twin fails ({_line(error)})")
+        if isinstance(found, Left):
+            self._left.setdefault((type(module).__name__, found.why), []).append(found.off)
+            return None
+        return found
 
     def _take(self, module: nn.Module, forward: Forward) -> None:
         self._good[type(module).__name__] += 1
         self.forwards.append((module, forward))
 
-    def _leave(self, module: nn.Module, left: Left) -> None:
-        self._left.setdefault((type(module).__name__, left.why), []).append(left.off)
+
+def _head(head: nn.Linear) -> Forward | Left:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return linear(x, head.weight, head.bias)
+
+    inputs = [noise((4, head.in_features), scale, head.weight) for scale in SCALES]
+    distance = max(off(run(x), head(x)) for x in inputs)
+    return run if near(distance, head.weight.dtype) else Left("it answers otherwise", distance)
 
 
 def _norm_forward(own: Forward, norm: Norm) -> Forward:
@@ -143,3 +145,7 @@ def _mlp_forward(own: Forward, twin: Branch) -> Forward:
         return own(x, *args, **more) if args or more else twin.add(x, {})
 
     return run
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

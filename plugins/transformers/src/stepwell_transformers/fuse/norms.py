@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stepwell_kernels.fused import Norm, rms_norm
-from stepwell_transformers.fuse.agree import near, noise, off
+from stepwell_transformers.fuse.agree import Left, near, noise, off
 
 EPS = ("variance_epsilon", "eps", "epsilon")
 SCALES = (1e-3, 1.0, 30.0)
@@ -24,8 +24,8 @@ def alike(module: nn.Module) -> bool:
     return set(weights) == {"weight"} and weights["weight"].dim() == 1 and _eps(module) is not None
 
 
-def read(module: nn.Module) -> tuple[Norm | None, float]:
-    """The norm that a module is, and how far the nearest form is off; None where it is another."""
+def read(module: nn.Module) -> Norm | Left:
+    """The norm that a module is, or why it is none."""
     eps, weight = _eps(module), module.weight
     assert eps is not None and isinstance(weight, torch.Tensor)
     twin = copy.deepcopy(module).requires_grad_(False)
@@ -39,7 +39,7 @@ def read(module: nn.Module) -> tuple[Norm | None, float]:
         worst = max(off(rms_norm(x, twin.weight, eps, offset, late), want) for x, want in pairs)
         if worst < distance:
             best, distance = Norm(weight, eps, offset, late), worst
-    return (best if near(distance, weight.dtype) else None), distance
+    return best if best is not None and near(distance, weight.dtype) else Left("it is no RMSNorm", distance)
 
 
 def _eps(module: nn.Module) -> float | None:
