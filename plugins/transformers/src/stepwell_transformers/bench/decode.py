@@ -63,10 +63,11 @@ def run(setup: Setup, asked: Asked, as_json: bool) -> None:
             progress(f"made in {rig.start_s:.1f} s")
             if "ceilings" not in result:
                 result |= about(rig.device)
-                found = ceiling.measure(rig.device, rig.dtype)
-                bandwidth, result["ceilings"] = found.copy_bytes_s, found.figures()
-            said = {"fuse": fuse, "graphs": _graphs(variant), "start_s": round(rig.start_s, 1)}
-            rows += [said | row for row in measure(rig, variant, asked, bandwidth)]
+                limits = ceiling.measure(rig.device, rig.dtype)
+                bandwidth, result["ceilings"] = limits.copy_bytes_s, limits.figures()
+            said = {"fuse": fuse, "graphs": _graphs(variant)}
+            found = measure(rig, variant, asked, bandwidth)
+            rows += [said | {"start_s": round(rig.start_s, 1)} | row for row in found]
     if asked.against:
         from stepwell_transformers.bench.against import generate_batch
 

@@ -62,6 +62,7 @@ class Rig:
         start = time.perf_counter()
         self.runner = TransformersRunner(settings, place)
         self.start_s = time.perf_counter() - start
+        """Until the runner was made, and later until its pools were open."""
         self.device = pick_device(settings.device)
         folder = locate(settings.model, settings.revision, place.state_dir)
         self.dtype: torch.dtype = getattr(torch, self.runner.model.kv_dtype)
@@ -94,7 +95,9 @@ class Rig:
 
     def open(self, pages: Mapping[str, int], slots: int, host: Mapping[str, int]) -> None:
         """Allocate on device and host, once, and fill both with random K and V."""
+        start = time.perf_counter()
         self.runner.open(self.page_size, pages, slots, self._news.set)
+        self.start_s += time.perf_counter() - start
         random = np.random.default_rng(3)
         self._pages = [random.permutation(pages[group.name]).astype(np.int32) for group in self.groups]
         self.host = [host[group.name] for group in self.groups]
@@ -172,11 +175,14 @@ class Rig:
     def wait(self, step: Step) -> StepResult:
         """Its result. StepwellError where it failed, or did not end."""
         deadline = time.monotonic() + PATIENCE_S
-        while (result := step.poll()) is None:
-            if time.monotonic() > deadline:
-                raise StepwellError(f"a step did not end within {PATIENCE_S:.0f} s")
-            self._news.wait(1)
-            self._news.clear()
+        try:
+            while (result := step.poll()) is None:
+                if time.monotonic() > deadline:
+                    raise StepwellError(f"a step did not end within {PATIENCE_S:.0f} s")
+                self._news.wait(1)
+                self._news.clear()
+        except (RuntimeError, MemoryError) as error:
+            raise StepwellError(f"the device takes no more steps: {error}") from error
         if result.error:
             raise StepwellError(f"a step failed: {result.error}")
         return result
