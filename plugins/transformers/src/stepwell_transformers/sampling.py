@@ -1,7 +1,8 @@
 """From logits to tokens: greedy rows together, the others after penalties and cuts; seeded by position.
 
 Pure: a row's draw depends on its logits, its seed and how many tokens it has generated, so a request that was retracted
-and comes back draws what it would have drawn, in whatever batch.
+and comes back draws what it would have drawn, in whatever batch. Tokens are ordered by logit, and equal ones by number,
+so that nothing depends on how a device sorts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from stepwell import Sampling, TokenLogprob
 
 CANDIDATES = 1024
 """Most likely tokens that are sorted for top-p before all of them are."""
+COLDEST = 1e-30
+"""Temperature below which nothing changes: float32 has no room for much less."""
+NUMBERS = 8
+"""Of as many positions in a row one hash makes the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[list[int], list
     """
     wanted = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
     logprobs = torch.log_softmax(logits[wanted].float(), -1) if wanted else None
-    penalised = [i for i, draw in enumerate(draws) if _penalised(draw.sampling)]
+    penalised = [i for i, draw in enumerate(draws) if is_penalised(draw.sampling)]
     if penalised:
         logits = logits.float()
         rows = torch.stack([penalise(logits[i], draws[i]) for i in penalised])
@@ -63,7 +68,8 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[list[int], list
 # --- penalties -------------------------------------------------------------------------------------------------
 
 
-def _penalised(sampling: Sampling) -> bool:
+def is_penalised(sampling: Sampling) -> bool:
+    """Whether the tokens before count."""
     return bool(sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty)
 
 
@@ -88,25 +94,50 @@ def penalise(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 def _draw(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     """A token for each row, none of them greedy. What a row draws does not depend on the others."""
-    heat = _column([draw.sampling.temperature for draw in draws], logits)
-    probs = torch.softmax((logits - logits.amax(-1, keepdim=True)) / heat, -1)
+    probs = heated(logits, _column([max(draw.sampling.temperature, COLDEST) for draw in draws], logits))
     numbers = torch.tensor([uniform(d.seed, d.generated) for d in draws], dtype=torch.float64, device=logits.device)
     tokens = torch.empty(len(draws), dtype=torch.int64, device=logits.device)
-    whole = [i for i, draw in enumerate(draws) if not _cuts(draw.sampling)]
+    whole = [i for i, draw in enumerate(draws) if not is_cut(draw.sampling)]
     if whole:
         tokens[whole] = pick(probs[whole], numbers[whole])
-    narrow = [i for i, draw in enumerate(draws) if _cuts(draw.sampling)]
-    for size in (min(CANDIDATES, probs.shape[1]), probs.shape[1]):
+    narrow, vocab = [i for i, draw in enumerate(draws) if is_cut(draw.sampling)], probs.shape[1]
+    for size in (min(CANDIDATES, vocab), vocab):
         if not narrow:
             break
-        found, order = probs[narrow].topk(size, dim=-1)
-        kept, enough = cut(found, [draws[i].sampling for i in narrow], probs[narrow])
-        tokens[narrow] = order.gather(1, pick(kept, numbers[narrow])[:, None])[:, 0]
+        rows = [draws[i].sampling for i in narrow]
+        values, order = _best(logits[narrow], size)
+        found = probs[narrow].gather(1, order)
+        keep = cut(
+            found,
+            probs[narrow].double().sum(-1, keepdim=True),
+            _column([min(s.top_k or vocab, vocab) for s in rows], probs),
+            _column([s.top_p for s in rows], probs),
+            _column([s.min_p for s in rows], probs),
+            vocab,
+        )
+        tokens[narrow] = order.gather(1, pick(found * keep, numbers[narrow])[:, None])[:, 0]
+        last = values.gather(1, keep.sum(-1, keepdim=True) - 1)
+        enough = (last > values[:, -1:])[:, 0].tolist()  # what was not sorted may be as likely as the least of these
         narrow = [i for i, good in zip(narrow, enough, strict=True) if not good]
     return tokens
 
 
-def _cuts(sampling: Sampling) -> bool:
+def _best(logits: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `size` highest logits of each row and their tokens, in order."""
+    if size == logits.shape[1]:
+        return logits.sort(dim=-1, descending=True, stable=True)
+    tokens = logits.topk(size, -1, sorted=False).indices.sort(-1).values
+    values, places = logits.gather(1, tokens).sort(dim=-1, descending=True, stable=True)
+    return values, tokens.gather(1, places)
+
+
+def heated(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Probabilities at a temperature [rows, 1], however small."""
+    return torch.softmax((logits - logits.amax(-1, keepdim=True)) / temperature, -1)
+
+
+def is_cut(sampling: Sampling) -> bool:
+    """Whether some tokens may not be drawn."""
     return bool(sampling.top_k or sampling.top_p < 1 or sampling.min_p)
 
 
@@ -114,24 +145,25 @@ def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32, device=like.device)[:, None]
 
 
-def cut(found: torch.Tensor, settings: Sequence[Sampling], probs: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
-    """Zero what is cut of the most likely probabilities `found` [rows, n], which descend; of all `probs`.
+def cut(
+    found: torch.Tensor,
+    total: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    vocab: int,
+) -> torch.Tensor:
+    """Which of the most likely probabilities `found` [rows, n] are kept: as many as come first. `total`: of all.
 
-    Top-k, then top-p of what is left, then min-p: the order of transformers. The most likely token always stays.
-    Answers, too, for which rows nothing beyond `found` could have been kept.
+    Top-k (`vocab` is off), then top-p of what is left, then min-p: the order of transformers. The first always stays.
     """
-    size, vocab = found.shape[1], probs.shape[1]
-    top_k = _column([min(s.top_k or vocab, vocab) for s in settings], found)
-    top_p, min_p = _column([s.top_p for s in settings], found), _column([s.min_p for s in settings], found)
-    kept = found.double() * (torch.arange(size, device=found.device)[None, :] < top_k)
-    total = torch.where(top_k < vocab, kept.sum(-1, keepdim=True), probs.double().sum(-1, keepdim=True))
+    within = torch.arange(found.shape[1], device=found.device)[None, :] < top_k
+    kept = found.double() * within
+    total = torch.where(top_k < vocab, kept.sum(-1, keepdim=True), total)
     before = kept.cumsum(-1) - kept
-    keep = ((before < top_p * total) | (top_p >= 1)) & (found >= min_p * found[:, :1])
+    keep = within & ((before < top_p * total) | (top_p >= 1)) & (found >= min_p * found[:, :1])
     keep[:, 0] = True
-    kept = kept * keep
-    off = top_k[:, 0] >= vocab
-    enough = (off & (kept[:, -1] == 0)) | (top_k[:, 0] <= size)
-    return kept, enough.tolist()
+    return keep
 
 
 def pick(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -144,8 +176,13 @@ def pick(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that depends on seed and position alone."""
-    digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), position), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+    return uniforms(seed, position // NUMBERS)[position % NUMBERS]
+
+
+def uniforms(seed: int, block: int) -> tuple[float, ...]:
+    """The numbers of positions from block * NUMBERS on, of one hash."""
+    digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), block), digest_size=8 * NUMBERS).digest()
+    return tuple((word >> 11) * 2.0**-53 for word in struct.unpack(f"<{NUMBERS}Q", digest))
 
 
 # --- log probabilities -----------------------------------------------------------------------------------------

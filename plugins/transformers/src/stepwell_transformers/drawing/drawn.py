@@ -1,0 +1,69 @@
+"""What a step sampled, on its way to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stepwell import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """Log probabilities of the rows that asked, on the device."""
+
+    rows: Sequence[int]
+    tops: Sequence[int]
+    """How many of the most likely tokens each of them wants."""
+    own: torch.Tensor
+    """[rows]: of what was sampled."""
+    values: torch.Tensor
+    """[rows, n]: of the most likely, descending."""
+    tokens: torch.Tensor
+
+
+class Drawn:
+    """Sampled tokens: on the device at once, on the host when `ready`. Copies go behind what the stream has so far."""
+
+    def __init__(self, tokens: torch.Tensor, odds: Odds | None = None) -> None:
+        self.tokens = tokens
+        """int64 [rows], on the device."""
+        self._odds = odds
+        self._host = _sent(tokens)
+        self._own, self._values, self._tops = (
+            (None, None, None) if odds is None else (_sent(odds.own), _sent(odds.values), _sent(odds.tokens))
+        )
+        self._event: torch.cuda.Event | None = None
+        if tokens.device.type == "cuda":
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(tokens.device))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the host can read what was drawn. Never blocks."""
+        return self._event is None or self._event.query()
+
+    def read(self) -> list[int]:
+        """The tokens, a row each; asked when they are `ready`."""
+        found: list[int] = self._host.tolist()
+        return found
+
+    def logprobs(self) -> list[TokenLogprob | None]:
+        """Log probabilities of the rows that asked for them; asked when they are `ready`."""
+        found: list[TokenLogprob | None] = [None] * len(self._host)
+        if self._odds is None or self._own is None or self._values is None or self._tops is None:
+            return found
+        lines = zip(self._own.tolist(), self._tops.tolist(), self._values.tolist(), strict=True)
+        for row, top, (own, tokens, values) in zip(self._odds.rows, self._odds.tops, lines, strict=True):
+            found[row] = TokenLogprob(own, tuple(zip(tokens[:top], values[:top], strict=True)))
+        return found
+
+
+def _sent(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in the host's memory, under way; the tensor itself where it is there."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
