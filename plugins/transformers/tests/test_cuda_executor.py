@@ -11,9 +11,10 @@ import torch
 from stepwell import GroupSpec, PageCopy, Row, Sampling, SlotOpen, StepPlan, TableEdit
 from stepwell.types import Full, Window
 from stepwell_kernels import RaggedRow
+from stepwell_kernels.paged import StepShape
 from stepwell_kernels.transfer.mover import TorchMover
 from stepwell_transformers.config import TransformersConfig
-from stepwell_transformers.cuda.buckets import fit, sizes
+from stepwell_transformers.cuda.buckets import fit, shapes
 from stepwell_transformers.cuda.compute import Compute
 from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.cuda.executor import CudaExecutor
@@ -37,7 +38,7 @@ class Now(Lane):
     def enqueue(self):
         return nullcontext()
 
-    def mark(self):
+    def mark(self, anew=None):
         return self
 
     def follow(self, mark):
@@ -56,10 +57,10 @@ class Written(Lane):
     def enqueue(self):
         return nullcontext()
 
-    def mark(self):
+    def mark(self, anew=None):
         self.marks += 1
-        self.book.append((self.name, "mark", self.marks))
-        return Place(self.name, self.marks)
+        self.book.append((self.name, "mark", anew or self.marks))
+        return anew or Place(self.name, self.marks)
 
     def follow(self, mark):
         self.book.append((self.name, "follow", mark))
@@ -101,8 +102,10 @@ SEATS = {0: Seat(0, 0), 1: Seat(1, 0), 2: Seat(0, 1), 3: Seat(1, 1)}
 """Layers of two groups in turn."""
 
 
-def transfers(book, faults=({}, {})):
-    made = Transfers(SEATS, Written("loads", book), Written("saves", book), LOG)
+def transfers(book, faults=({}, {}), **gates):
+    made = Transfers(
+        SEATS, Lanes(Written("compute", book), Written("loads", book), Written("saves", book), **gates), LOG
+    )
     made.pin([NotedMover(group, book, broken) for group, broken in enumerate(faults)])
     return made
 
@@ -136,6 +139,16 @@ def test_a_layer_of_which_nothing_is_loaded_waits_for_nothing():
     assert book == []
     loading.hold_all(compute)
     assert book == [("compute", "follow", ("loads", 2))]
+
+
+def test_what_graphs_wait_for_is_set_behind_each_load_into_its_layer():
+    book, gates = [], {layer: f"gate {layer}" for layer in SEATS}
+    moves = transfers(book, gates=gates)
+    for _ in range(2):
+        book.clear()
+        moves.load([copy(1, 1)])
+        assert [entry[2] for entry in book if entry[1] == "mark"] == ["gate 1", "gate 3"]
+        assert book.index(("load", 1, 0)) < book.index(("loads", "mark", "gate 1")) < book.index(("load", 1, 1))
 
 
 def test_b043_saves_wait_for_the_step_that_wrote_their_pages_and_no_step_for_them():
@@ -175,15 +188,28 @@ def test_rows_of_one_token_come_first_and_are_found_again():
     assert lineup.triples[2] == (4, 0, 2)
 
 
-def test_graphs_are_for_few_sizes_and_never_for_fewer_rows_than_a_step_has():
-    assert sizes(True, 256)[:10] == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
-    assert sizes(True, 256)[-1] == 256
-    assert sizes(True, 5) == (1, 2, 4, 5)
-    assert sizes(False, 64) == ()
-    assert sizes([16, 3, 99], 64) == (3, 16, 64)
+def test_graphs_are_of_few_shapes_and_hold_every_step_of_decodes():
+    decodes = [shape.decodes for shape in shapes(True, 256) if not shape.prompts]
+    assert decodes[:10] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
+    assert decodes[-1] == 256
+    assert [shape.decodes for shape in shapes(True, 5) if not shape.prompts] == [1, 2, 4, 5]
+    assert [shape.decodes for shape in shapes([16, 3, 99], 64) if not shape.prompts] == [3, 16, 64]
+    assert shapes(False, 64) == ()
     for rows in range(1, 257):
-        assert rows <= fit(rows, sizes(True, 256)) <= max(rows * 2, 4)
-    assert fit(17, (3, 16)) is None
+        found = fit(rows, 0, 0, shapes(True, 256))
+        assert (found.prompts, found.tokens) == (0, found.decodes)
+        assert rows <= found.decodes <= max(rows * 2, 4)
+    assert fit(17, 0, 0, shapes([3, 16], 64)) is None
+
+
+def test_a_step_with_prompts_takes_the_smallest_graph_that_holds_it():
+    made = shapes(True, 128)
+    assert fit(0, 1, 64, made) == StepShape(8, 4, 8 + 64)
+    assert fit(8, 4, 65, made) == StepShape(8, 4, 8 + 128)
+    assert fit(9, 1, 200, made) == StepShape(64, 4, 64 + 256)
+    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 513)):
+        assert fit(*too_large, made) is None
+    assert {shape.decodes for shape in shapes(True, 6) if shape.prompts} == {6}
 
 
 def make_state(tokens=64):
@@ -379,7 +405,7 @@ def test_a_device_that_takes_no_more_work_is_said_by_each_step_and_hangs_nobody(
     driver = on_cpu(tiny("llama"), 16)
     lane = driver.runner._opened._lanes.compute
 
-    def broken():
+    def broken(anew=None):
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setattr(lane, "mark", broken)
@@ -395,7 +421,7 @@ def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkey
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 5.00 GiB.\nmore")
 
-    monkeypatch.setattr(driver.runner._opened._compute, "logits", full)
+    monkeypatch.setattr(driver.runner._opened._compute, "run", full)
     tables, rows = (TableEdit(0, 0, 0, driver.pages(16)),), (Row(0, 0, 3, tokens(4, 5, 6), True),)
     result = driver.step(opens=(SlotOpen(0, Sampling(), b"", 0),), tables=tables, rows=rows, error=True)
     assert "3 tokens at once need more memory than is left: lower engine.chunk or runner.memory" in result.error

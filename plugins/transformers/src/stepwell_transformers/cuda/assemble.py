@@ -15,11 +15,11 @@ from stepwell_kernels import HostPages, PagePool
 from stepwell_kernels.transfer import Mover, make_mover
 from stepwell_transformers.apart import Report
 from stepwell_transformers.config import TransformersConfig
-from stepwell_transformers.cuda.buckets import sizes
+from stepwell_transformers.cuda.buckets import shapes
 from stepwell_transformers.cuda.compute import Compute, Ready, paging_on_cuda
 from stepwell_transformers.cuda.executor import CudaExecutor
-from stepwell_transformers.cuda.graphs import DecodeGraphs
-from stepwell_transformers.cuda.lanes import CudaLane, Lanes, copy_lanes
+from stepwell_transformers.cuda.graphs import StepGraphs
+from stepwell_transformers.cuda.lanes import CudaLane, Lanes
 from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing import Drawer
@@ -41,15 +41,19 @@ def cuda_executor(
     page_size = pools[0].shape.page_size
     state = SlotState(model.groups, page_size, slots, _longest(model, pools), model.device)
     compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
-    lane, rows = CudaLane(model.device), sizes(config.graphs, slots)
-    torch.cuda.synchronize(model.device)  # what was made so far was made in another stream
-    graphs = DecodeGraphs(compute, rows) if rows else None
-    if graphs is not None:
+    device = model.device
+    # Copies go before a step where both could start: they are small, and it may wait for them.
+    compute_lane, loads, saves = CudaLane(device), CudaLane(device, -1), CudaLane(device, -1)
+    lanes = Lanes(compute_lane, loads, saves, {layer: loads.gate() for layer in range(model.layers)})
+    torch.cuda.synchronize(device)  # what was made so far was made in another stream
+    graphs, wanted = None, shapes(config.graphs, slots)
+    if wanted:
+        graphs = StepGraphs(compute, wanted, lambda layer: compute_lane.follow(lanes.gates[layer]))
         with torch.inference_mode():
-            graphs.capture(lane, report, log)
-    drawer = Drawer(model.device, slots, model.vocab)
+            graphs.capture(compute_lane, report, log)
+    drawer = Drawer(device, slots, model.vocab)
     movers = partial(_movers, pools, config, cache)
-    return CudaExecutor(compute, graphs, drawer, Lanes(lane, *copy_lanes(model.device)), movers, wake, log)
+    return CudaExecutor(compute, graphs, drawer, lanes, movers, wake, log)
 
 
 def proof(
@@ -74,8 +78,7 @@ def proof(
         )
         state.write(state.edit(plan))
         lineup = line_up(plan.rows)
-        logits, _ = compute.logits(lineup, ready)
-        return logits[np.argsort(lineup.order)]
+        return compute.run(lineup, ready).logits[np.argsort(lineup.order)]
 
     return run
 

@@ -1,27 +1,42 @@
-"""For which numbers of rows there are graphs."""
+"""For which shapes of steps there are graphs, and which of them a step takes."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from stepwell_kernels.paged import StepShape
 
 SMALL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
-"""Where one row more is felt; beyond, every 32."""
+"""Decode rows where one more is felt; beyond, every 32."""
 STRIDE = 32
+BESIDE = (8, 64)
+"""Decode rows beside prompts."""
+PROMPTS = 4
+"""Rows of prompts beside them."""
+TOKENS = (64, 128, 192, 256, 384, 512)
+"""Of the prompts: beyond, a step takes the device longer than its launches take the host."""
 
 
-def sizes(graphs: bool | Sequence[int], most: int) -> tuple[int, ...]:
-    """Ascending, none above `most`; that a step of all slots has one is seen to, unless the sizes were named."""
+def shapes(graphs: bool | Sequence[int], slots: int) -> tuple[StepShape, ...]:
+    """Those of decodes, that of all slots among them unless the sizes were named, and those of a few prompts."""
     if graphs is False:
         return ()
-    if graphs is True:
-        return tuple(
-            sorted({size for size in (*SMALL, *range(SMALL[-1] + STRIDE, most, STRIDE)) if size < most} | {most})
-        )
-    return tuple(sorted({min(size, most) for size in graphs}))
+    few = (*SMALL, *range(SMALL[-1] + STRIDE, slots, STRIDE), slots) if graphs is True else graphs
+    rows = sorted({min(size, slots) for size in few})
+    beside = {min(size, slots) for size in BESIDE if size <= max(rows[-1], BESIDE[0])}
+    return (
+        *(StepShape(size, 0, size) for size in rows),
+        *(StepShape(size, PROMPTS, size + tokens) for size in sorted(beside) for tokens in TOKENS),
+    )
 
 
-def fit(rows: int, sizes: Sequence[int]) -> int | None:
-    """The smallest size that holds so many rows."""
-    at = bisect_left(sizes, rows)
-    return sizes[at] if at < len(sizes) else None
+def fit(decodes: int, prompts: int, tokens: int, shapes: Iterable[StepShape]) -> StepShape | None:
+    """The smallest of `shapes` that holds so many decodes and prompts, of `tokens` tokens together; None: none does."""
+    held = (
+        shape
+        for shape in shapes
+        if shape.decodes >= decodes
+        and shape.tokens - shape.decodes >= tokens
+        and (prompts <= shape.prompts if prompts else not shape.prompts)
+    )
+    return min(held, key=lambda shape: shape.tokens, default=None)

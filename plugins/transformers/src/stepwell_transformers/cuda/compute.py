@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,21 @@ Ready = Callable[[int], None]
 MakePaging = Callable[[Step, Ready], Paging]
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step left on the device; of a graph's, the next replay of any graph may write over it."""
+
+    logits: torch.Tensor
+    """[rows, vocab]: after each row's last token, padding included."""
+    step: Step
+    tokens: torch.Tensor | None = None
+    """The most likely ones, where they are already what the rows' next steps find."""
+
+    def place(self, row: int, decodes: int) -> int:
+        """Where a row of a line-up with so many decodes is."""
+        return row if row < decodes else row - decodes + self.step.shape.decodes
+
+
 class Compute:
     """Everything is enqueued on the current stream; nothing waits."""
 
@@ -28,8 +44,8 @@ class Compute:
         self._buffers = self._new_buffers(rows)
         self._room = rows
 
-    def logits(self, lineup: Lineup, ready: Ready) -> tuple[torch.Tensor, Step]:
-        """[rows, vocab] after each row's last token, and the step on the device."""
+    def run(self, lineup: Lineup, ready: Ready) -> Computed:
+        """Enqueue a step, operation by operation."""
         tokens = lineup.decodes + len(lineup.tokens)
         if tokens > self._room:  # steps that are under way read the old ones: memory is reused in a stream's order
             self._room = max(tokens, 2 * self._room)
@@ -38,7 +54,7 @@ class Compute:
         ids = self.state.last[step.slots[: lineup.decodes]]
         if len(lineup.tokens):
             ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
-        return self.forward(ids, step, ready), step
+        return Computed(self.forward(ids, step, ready), step)
 
     def forward(self, ids: torch.Tensor, step: Step, ready: Ready) -> torch.Tensor:
         """The model over a step's tokens."""

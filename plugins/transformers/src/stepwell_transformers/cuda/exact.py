@@ -1,4 +1,4 @@
-"""Float32 products in float32: TF32 would change greedy answers. It is a setting of the whole process, and given back."""
+"""Float32 products in float32: TF32 would change greedy answers. A setting of the whole process, given back."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from stepwell import Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages
 from stepwell_kernels.transfer.mover import Mover
 from stepwell_transformers.cuda.compute import Compute
-from stepwell_transformers.cuda.graphs import DecodeGraphs
+from stepwell_transformers.cuda.graphs import StepGraphs
 from stepwell_transformers.cuda.lander import Lander
 from stepwell_transformers.cuda.lanes import Lanes
 from stepwell_transformers.cuda.lineup import Lineup, line_up
@@ -40,7 +40,7 @@ class CudaExecutor(Executor):
     def __init__(
         self,
         compute: Compute,
-        graphs: DecodeGraphs | None,
+        graphs: StepGraphs | None,
         drawer: Drawer,
         lanes: Lanes,
         movers: Callable[[Sequence[HostPages]], Sequence[Mover]],
@@ -49,7 +49,7 @@ class CudaExecutor(Executor):
     ) -> None:
         self._compute, self._graphs, self._lanes, self._movers = compute, graphs, lanes, movers
         self._drawer, self._wake = drawer, wake
-        self._transfers = Transfers(compute.model.seats, lanes.loads, lanes.saves, log)
+        self._transfers = Transfers(compute.model.seats, lanes, log)
         self._saved: deque[dict[int, tuple[bool, ...]]] = deque()
         self._plans: queue.SimpleQueue[CudaFlight | None] = queue.SimpleQueue()
         self._steps, self._saves = Lander("stepwell-results", wake), Lander("stepwell-saves", wake)
@@ -128,23 +128,20 @@ class CudaExecutor(Executor):
 
     def _step(self, lineup: Lineup, loading: Copying) -> Drawn | None:
         """The next token of each row that samples; also left where the row's next step finds it."""
+        computed = self._graphs.replay(lineup) if self._graphs and not (loading.marks and lineup.all_decode) else None
+        if computed is None:
+            computed = self._compute.run(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
         own = [lineup.rows[at] for at in lineup.sampling]
-        slots = [row.slot for row in own]
-        decoded = self._graphs.replay(lineup) if self._graphs and not loading.marks else None
-        if decoded is None:
-            logits, step = self._compute.logits(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
-        elif len(own) == len(lineup.rows) and self._drawer.plain(slots):
-            return Drawn(decoded.tokens[: len(own)])
-        else:
-            logits, step = decoded.logits, decoded.step
         if not own:
             return None
-        logits, where = logits[: len(lineup.rows)], step.slots[: len(lineup.rows)]
-        if len(own) < len(lineup.rows):
-            at, where = upload(logits.device, np.array(lineup.sampling), np.array(slots))
-            logits = logits[at]
-        drawn = self._drawer.draw(logits, slots, [row.start + row.count for row in own])
-        self._compute.state.last[where] = drawn.tokens.int()
+        places, slots = [computed.place(at, lineup.decodes) for at in lineup.sampling], [row.slot for row in own]
+        at: slice | torch.Tensor = slice(len(own))
+        if places[-1] != len(own) - 1:
+            (at,) = upload(computed.logits.device, np.array(places))
+        if computed.tokens is not None and self._drawer.plain(slots):
+            return Drawn(computed.tokens[at])
+        drawn = self._drawer.draw(computed.logits[at], slots, [row.start + row.count for row in own])
+        self._compute.state.last[computed.step.slots[at]] = drawn.tokens.int()
         return drawn
 
     # --- on the thread that lands ------------------------------------------------------------------------------

@@ -1,82 +1,94 @@
-"""Decode steps as CUDA graphs: one for each of some numbers of rows, replayed over what device memory says by then."""
+"""Steps as CUDA graphs: one for each of some shapes, replayed over what device memory says by then.
+
+A graph of a step with prompts waits, layer by layer, for the gates of loads: events from outside, which a load records
+anew. Where nothing is loaded they lie in the past.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from stepwell_kernels.paged import Step, StepBuffers
+from stepwell_kernels.paged import Step, StepBuffers, StepShape
 from stepwell_transformers.apart import Report
 from stepwell_transformers.cuda.buckets import fit
-from stepwell_transformers.cuda.compute import Compute
+from stepwell_transformers.cuda.compute import Compute, Computed, Ready
 from stepwell_transformers.cuda.lanes import CudaLane
 from stepwell_transformers.cuda.lineup import Lineup
+from stepwell_transformers.drawing import greedy
+from stepwell_transformers.drawing.upload import upload
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Where a graph leaves what it computed; the next replay of any graph may write over it."""
+class StepGraphs:
+    """The model's step in `shapes`, padding included."""
 
-    logits: torch.Tensor
-    tokens: torch.Tensor
-    """int32 [rows]: the most likely ones."""
-    step: Step
-
-
-class DecodeGraphs:
-    """The model's decode step for `sizes` rows each, padding included."""
-
-    def __init__(self, compute: Compute, rows: Sequence[int]) -> None:
-        self._compute = compute
-        self._sizes = tuple(sorted(rows))
-        most = self._sizes[-1]
-        self._buffers = StepBuffers(compute.model.device, most, most, compute.state.idle)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Decoded]] = {}
+    def __init__(self, compute: Compute, shapes: Sequence[StepShape], ready: Ready) -> None:
+        """`ready` lets the current stream wait for what is loaded into a layer."""
+        self._compute, self._ready = compute, ready
+        self._shapes = sorted(shapes, key=lambda shape: (shape.prompts, shape.tokens), reverse=True)
+        tokens, idle = max(shape.tokens for shape in shapes), compute.state.idle
+        self._buffers = StepBuffers(compute.model.device, max(shape.rows for shape in shapes), tokens, idle)
+        self._brought = torch.zeros(tokens, dtype=torch.int32, device=compute.model.device)
+        """Tokens of prompts."""
+        self._graphs: dict[StepShape, tuple[torch.cuda.CUDAGraph, Computed]] = {}
 
     def capture(self, lane: CudaLane, report: Report, log: logging.Logger) -> None:
-        """The largest first: what the others need then fits into the same memory. Stops where one fails."""
+        """The largest first: what the others need then fits into the same memory. One that fails is done without."""
         report("compiling kernels")
         pool = torch.cuda.graph_pool_handle()
-        for done, rows in enumerate(reversed(self._sizes)):
+        broken: dict[bool, str] = {}
+        for done, shape in enumerate(self._shapes):
+            kind = bool(shape.prompts)
+            if kind in broken:
+                continue
             try:
-                self._graphs[rows] = self._captured(rows, pool, lane)
+                self._graphs[shape] = self._captured(shape, pool, lane)
             except (RuntimeError, NotImplementedError) as error:
-                log.warning("decode runs without CUDA graphs from %d rows down: %s", rows, _line(error))
-                break
-            report(f"capturing decode graphs {done + 1}/{len(self._sizes)}")
-        self._sizes = tuple(sorted(self._graphs))
+                broken[kind] = str(error).strip().partition("\n")[0] or type(error).__name__
+                log.warning("%s run without CUDA graphs: %s", "prompts" if kind else "decodes", broken[kind])
+            report(f"capturing step graphs {done + 1}/{len(self._shapes)}")
 
-    def replay(self, lineup: Lineup) -> Decoded | None:
+    def replay(self, lineup: Lineup) -> Computed | None:
         """Enqueue a step on the current stream; None where there is no graph for it."""
-        rows = fit(lineup.decodes, self._sizes)
-        if rows is None or len(lineup.rows) > lineup.decodes:
+        prompts = len(lineup.rows) - lineup.decodes
+        shape = fit(lineup.decodes, prompts, len(lineup.tokens), self._graphs)
+        if shape is None:
             return None
-        self._buffers.fill(lineup.triples, rows, rows)
-        graph, decoded = self._graphs[rows]
+        self._fill(lineup.triples, shape, prompts)
+        if prompts:
+            (tokens,) = upload(self._brought.device, lineup.tokens)
+            self._brought[: len(tokens)] = tokens
+        graph, computed = self._graphs[shape]
         graph.replay()
-        return decoded
+        return computed
 
-    def _captured(self, rows: int, pool: Any, lane: CudaLane) -> tuple[torch.cuda.CUDAGraph, Decoded]:
+    def _captured(self, shape: StepShape, pool: Any, lane: CudaLane) -> tuple[torch.cuda.CUDAGraph, Computed]:
         with lane.enqueue():
-            step = self._buffers.step(self._buffers.fill([], rows, rows))
-            self._decode(step)  # compiles kernels, and makes what they keep
+            step = self._fill([], shape, 0)
+            self._step(step)  # compiles kernels, and makes what they keep
             torch.cuda.current_stream().synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, stream=lane.stream, capture_error_mode="thread_local"):
-            decoded = self._decode(step)
-        return graph, decoded
+            computed = self._step(step)
+        return graph, computed
 
-    def _decode(self, step: Step) -> Decoded:
-        state = self._compute.state
-        logits = self._compute.forward(state.last[step.slots], step, lambda _: None)
-        tokens = logits.argmax(-1).int()
-        state.last[step.slots] = tokens
-        return Decoded(logits, tokens, step)
+    def _fill(self, rows: Sequence[tuple[int, int, int]], shape: StepShape, prompts: int) -> Step:
+        nobody = [(self._compute.state.idle, 0, 0)] * (shape.prompts - prompts)
+        return self._buffers.step(self._buffers.fill([*rows, *nobody], shape.rows, shape.tokens))
+
+    def _step(self, step: Step) -> Computed:
+        last, cut = self._compute.state.last, step.shape.decodes
+        ids = last[step.slots[:cut]]
+        if step.shape.prompts:
+            ids = torch.cat([ids, self._brought[: step.shape.tokens - cut]])
+        logits = self._compute.forward(ids, step, self._ready if step.shape.prompts else _nothing)
+        tokens = greedy(logits)
+        last[step.slots] = tokens.int()
+        return Computed(logits, step, tokens)
 
 
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _nothing(layer: int) -> None:
+    """A step of decodes alone loads nothing that it reads."""

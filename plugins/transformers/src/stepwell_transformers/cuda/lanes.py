@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -25,8 +26,8 @@ class Lane(ABC):
         """What is started within goes into this lane."""
 
     @abstractmethod
-    def mark(self) -> Mark:
-        """The end of what is in it now."""
+    def mark(self, anew: Mark | None = None) -> Mark:
+        """The end of what is in it now; `anew`: a mark of before, which from here on means this place."""
 
     @abstractmethod
     def follow(self, mark: Mark) -> None:
@@ -40,6 +41,8 @@ class Lanes:
     compute: Lane
     loads: Lane
     saves: Lane
+    gates: Mapping[int, Mark] = field(default_factory=dict)
+    """By layer, the mark that each load into it sets anew, where graphs wait for it."""
 
 
 class CudaLane(Lane):
@@ -51,16 +54,16 @@ class CudaLane(Lane):
     def enqueue(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream)
 
-    def mark(self) -> torch.cuda.Event:
-        event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    def mark(self, anew: Mark | None = None) -> torch.cuda.Event:
+        event = anew or torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        assert isinstance(event, torch.cuda.Event)
         event.record(self.stream)
         return event
+
+    def gate(self) -> torch.cuda.Event:
+        """A mark that captured graphs wait for as it is when they are launched, wherever it lies by then."""
+        return self.mark(torch.cuda.Event(external=True))  # type: ignore[no-untyped-call]
 
     def follow(self, mark: Mark) -> None:
         assert isinstance(mark, torch.cuda.Event)
         self.stream.wait_event(mark)
-
-
-def copy_lanes(device: torch.device) -> tuple[CudaLane, CudaLane]:
-    """For loads and saves. They go before a step where both could start: they are small, and it may wait."""
-    return CudaLane(device, -1), CudaLane(device, -1)

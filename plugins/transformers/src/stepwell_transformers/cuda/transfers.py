@@ -13,7 +13,7 @@ from functools import partial
 
 from stepwell import PageCopy
 from stepwell_kernels.transfer.mover import Mover, Pairs
-from stepwell_transformers.cuda.lanes import Lane, Mark
+from stepwell_transformers.cuda.lanes import Lane, Lanes, Mark
 from stepwell_transformers.paging import Seat
 
 
@@ -45,9 +45,9 @@ class Copying:
 class Transfers:
     """The copies of an executor. A fault in one costs its pages and nothing else."""
 
-    def __init__(self, seats: Mapping[int, Seat], loads: Lane, saves: Lane, log: logging.Logger) -> None:
+    def __init__(self, seats: Mapping[int, Seat], lanes: Lanes, log: logging.Logger) -> None:
         self._seats = sorted(seats.items())
-        self._loads, self._saves, self._log = loads, saves, log
+        self._loads, self._saves, self._gates, self._log = lanes.loads, lanes.saves, lanes.gates, log
         self._movers: Sequence[Mover] = ()
 
     def pin(self, movers: Sequence[Mover]) -> None:
@@ -66,7 +66,7 @@ class Transfers:
                 for copy in own:
                     self._move(loading, copy, partial(_load_layer, seat.index))
                 if own:
-                    loading.marks[layer] = self._loads.mark()
+                    loading.marks[layer] = self._loads.mark(self._gates.get(layer))
         return loading
 
     def save(self, copies: Sequence[PageCopy], behind: Mark) -> tuple[Copying, Mark]:
