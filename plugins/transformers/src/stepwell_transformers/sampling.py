@@ -117,7 +117,9 @@ def _draw(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
         )
         tokens[narrow] = order.gather(1, pick(found * keep, numbers[narrow])[:, None])[:, 0]
         last = values.gather(1, keep.sum(-1, keepdim=True) - 1)
-        enough = (last > values[:, -1:])[:, 0].tolist()  # what was not sorted may be as likely as the least of these
+        apart = (last > values[:, -1:])[:, 0].tolist()
+        # What was not sorted may be as likely as the least of these, or count for top-p.
+        enough = [lies and not size < s.top_k < vocab for lies, s in zip(apart, rows, strict=True)]
         narrow = [i for i, good in zip(narrow, enough, strict=True) if not good]
     return tokens
 
