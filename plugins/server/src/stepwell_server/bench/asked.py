@@ -133,11 +133,19 @@ class Asked:
         """How each request is put."""
         return Manner(self.temperature, self.ignore_eos, self.timeout)
 
+    def made(self) -> dict[str, object]:
+        """Settings of an engine of its own that have options of their own."""
+        return {} if self.model is None else {"runner.model": self.model}
+
     def key(self) -> str | None:
         """The API key that a variable holds."""
         if self.api_key_env is None:
             return None
         key = os.environ.get(self.api_key_env)
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"--api-key-env {self.api_key_env}: what it holds is no key, but has line breaks or the like"
+            )
         if not key:
             raise ConfigError(
                 f"--api-key-env {self.api_key_env}: there is no such environment variable, or it is empty"

@@ -37,15 +37,15 @@ class Outside:
         prompts_as: str,
         model: str | None = None,
         key: str | None = None,
-        vocab: int = VOCAB,
+        vocab: int | None = None,
         kind: str = "url",
         release: Callable[[], None] = lambda: None,
     ) -> None:
         """`release` ends the server where it is our own."""
         self._http = HttpClient(address, key)
         self._manner, self._prompts_as, self._model, self._kind = manner, prompts_as, model, kind
-        self._language = Language(vocab)
-        self._vocab, self._release = vocab, release
+        self._vocab, self._release = vocab or VOCAB, release
+        self._language = Language(self._vocab)
 
     async def prepare(self, longest: int | None) -> list[str]:
         notes = []
@@ -128,6 +128,8 @@ class Outside:
             raise ConfigError(f"{self._http.address.url}: {failure}; is a server there?")
         if failure.startswith("HTTP 4") and not failure.startswith(tuple(f"HTTP {status}" for status in BUSY)):
             hint = "; --no-ignore-eos leaves that field out" if "ignore_eos" in failure else ""
+            if self._prompts_as == "tokens" and "token" in failure:
+                hint = f"; ids up to {self._vocab} were drawn: --vocab says how many tokens the model has"
             raise ConfigError(f"{self._http.address.url} refused a trial request: {failure}{hint}")
         return sample
 

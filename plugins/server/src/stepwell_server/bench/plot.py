@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from stepwell.replay.html import LINES, STYLE, WIDTH
 from stepwell_server.bench.results import Level, Report, Spread
-from stepwell_server.bench.table import PRICES, cells, columns, prices, remarks, title
+from stepwell_server.bench.table import cells, columns, prices, remarks, title
 
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340.0, 64.0, 24.0, 12.0, 44.0
 Point = tuple[float, float, str]
@@ -26,7 +26,7 @@ def page(report: Report) -> str:
         chart(_series(levels, "itl_s")),
         "<h2>All levels</h2>",
         _table(columns(levels), cells(levels)),
-        _table([columns(levels)[0], *PRICES], prices(levels)) if any(level.price for level in levels) else "",
+        _table(*prices(levels)) if any(level.price for level in levels) else "",
         _list(remarks(report)),
         "<h2>How it was made</h2>",
         _list(_origin(report)),

@@ -18,12 +18,8 @@ from stepwell.config import Config
 from stepwell_server.bench import machine
 from stepwell_server.bench.asked import Asked
 from stepwell_server.bench.drive import Plan, measure, unless, warm
-from stepwell_server.bench.http import Address
-from stepwell_server.bench.inside import Inside
-from stepwell_server.bench.outside import VOCAB, Outside
 from stepwell_server.bench.progress import Progress
 from stepwell_server.bench.results import FORMAT, Level, Report
-from stepwell_server.bench.served import Served
 from stepwell_server.bench.target import Target
 
 
@@ -64,25 +60,42 @@ class Session:
         return 0 if report.clean else 1
 
     def _target(self) -> tuple[Target, Config | None]:
-        asked, manner = self._asked, self._asked.manner()
-        if asked.url is not None:
-            address, key = Address.of(asked.url), asked.key()
-            return Outside(
-                address, manner, prompts_as=asked.prompts_as, model=asked.model, key=key, vocab=asked.vocab or VOCAB
-            ), None
+        """What is measured, and its config where it is our own. What is not needed is not imported."""
+        if self._asked.url is not None:
+            return self._outside(self._asked.url), None
         logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
-        extra: dict[str, object] = {} if asked.model is None else {"runner.model": asked.model}
         self._console.print("starting the engine", style="dim")
-        if not asked.http:
-            config = read_config(asked.path, asked.sets, extra)
-            return Inside(config, manner), config
-        served = Served(None if asked.path is None else Path(asked.path), asked.sets, extra)
+        return self._served() if self._asked.http else self._inside()
+
+    def _outside(self, url: str) -> Target:
+        from stepwell_server.bench.http import Address
+        from stepwell_server.bench.outside import Outside
+
+        asked = self._asked
+        address, key = Address.of(url), asked.key()
+        return Outside(
+            address, asked.manner(), prompts_as=asked.prompts_as, model=asked.model, key=key, vocab=asked.vocab
+        )
+
+    def _inside(self) -> tuple[Target, Config]:
+        from stepwell_server.bench.inside import Inside
+
+        config = read_config(self._asked.path, self._asked.sets, self._asked.made())
+        return Inside(config, self._asked.manner()), config
+
+    def _served(self) -> tuple[Target, Config]:
+        from stepwell_server.bench.http import Address
+        from stepwell_server.bench.outside import Outside
+        from stepwell_server.bench.served import Served
+
+        asked = self._asked
+        served = Served(None if asked.path is None else Path(asked.path), asked.sets, asked.made())
         return Outside(
             Address.of(served.url),
-            manner,
+            asked.manner(),
             prompts_as=asked.prompts_as,
             key=served.key,
-            vocab=asked.vocab or VOCAB,
+            vocab=asked.vocab,
             kind="served",
             release=served.close,
         ), served.config

@@ -10,12 +10,16 @@ from rich.table import Table
 
 from stepwell_server.bench.results import Level, Report, Spread
 
-HEADS = {"concurrency": "at once", "rate": "sent/s", "speed": "speed"}
+HEADS = {"concurrency": "at\nonce", "rate": "sent\nper s", "speed": "speed"}
+NAMES = {"concurrency": "at once", "rate": "sent per s", "speed": "speed"}
 COLUMNS = (
-    *("requests\nper s", "output\ntok/s", "total\ntok/s", "1st token\np50 ms", "\np99 ms", "between\np50 ms"),
-    *("\np99 ms", "answer\np50 s", "cached", "failed"),
+    *("req/s", "output\ntok/s", "total\ntok/s", "1st token\np50 ms", "p99", "between\np50 ms", "p99"),
+    *("answer\np50 s", "cached", "failed"),
 )
-PRICES = ("GPU-s per M\noutput", "GPU-s per M\ntotal", "price per M\noutput", "price per M\ntotal")
+ROOMY = 100
+"""Columns of a terminal from which on the table's own need not stand so close."""
+SECONDS = ("GPU-s per M\noutput", "GPU-s per M\ntotal")
+PRICES = ("price per M\noutput", "price per M\ntotal")
 
 
 def show(report: Report, console: Console) -> None:
@@ -23,18 +27,20 @@ def show(report: Report, console: Console) -> None:
     console.print(title(report), highlight=False, markup=False, soft_wrap=True)
     _print(columns(report.levels), cells(report.levels), console)
     if any(level.price for level in report.levels):
-        _print([columns(report.levels)[0], *PRICES], prices(report.levels), console)
+        _print(*prices(report.levels), console)
     for line in remarks(report):
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    table = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    padding = (0, 1) if console.width >= ROOMY else 0
+    table = Table(*names, box=box.SIMPLE_HEAD, padding=padding, show_edge=False, pad_edge=False)
     for column in table.columns:
-        column.justify, column.overflow = "right", "fold"
+        column.justify, column.vertical, column.overflow = "right", "bottom", "fold"
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    for part in ("", table, ""):
+        console.print(part)
 
 
 def title(report: Report) -> str:
@@ -67,19 +73,17 @@ def cells(levels: Sequence[Level]) -> list[list[str]]:
     ]
 
 
-def prices(levels: Sequence[Level]) -> list[list[str]]:
-    """The same of what a million tokens take."""
-    return [
-        [
-            name(level),
-            number(price.gpu_seconds_per_million_output),
-            number(price.gpu_seconds_per_million_total),
-            number(price.per_million_output),
-            number(price.per_million_total),
-        ]
-        for level in levels
-        if (price := level.price) is not None
-    ]
+def prices(levels: Sequence[Level]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of what a million tokens take."""
+    found = [(level, level.price) for level in levels if level.price is not None]
+    priced = any(price.per_million_output is not None for _, price in found)
+    heads = [columns(levels)[0], *SECONDS, *(PRICES if priced else ())]
+    rows = []
+    for level, price in found:
+        figures = [price.gpu_seconds_per_million_output, price.gpu_seconds_per_million_total]
+        figures += [price.per_million_output, price.per_million_total] if priced else []
+        rows.append([name(level), *map(number, figures)])
+    return heads, rows
 
 
 def name(level: Level) -> str:
@@ -106,7 +110,7 @@ def remarks(report: Report) -> list[str]:
     """What a reader of the table has to know besides."""
     lines = list(report.notes)
     for level in report.levels:
-        where = f"{HEADS[level.kind]} {level.value:g}"
+        where = f"{NAMES[level.kind]} {level.value:g}"
         if level.cut:
             lines.append(f"{where}: broken off; the figures are of what had ended by then")
         lines += [f"{where}: {times} failed: {reason}" for reason, times in level.failures.items()]
