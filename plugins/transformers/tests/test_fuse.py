@@ -4,14 +4,18 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     LlamaForCausalLM,
     OlmoConfig,
     Phi3Config,
+    Qwen3Config,
 )
 from transformers.models.llama import modeling_llama
 
+from stepwell import Window
 from stepwell_transformers import paging
 from stepwell_transformers.apart import silent
 from stepwell_transformers.fuse import fuse
@@ -52,10 +56,20 @@ def llama(**more):
     return model(LlamaConfig(**SMALL | more))
 
 
+class Windows(Probe):
+    """Layers with a window see what their config says."""
+
+    window = 0
+
+    def need(self, layer):
+        return Window(self.window - 1)
+
+
 def logits(made, tokens=5):
     """Through a fused model's forwards, with noise for attention."""
-    probe = Probe(positions(512, made.device).repeat(20)[:tokens])
-    ids = torch.arange(3, 3 + tokens)[None]
+    probe = Windows(positions(512, made.device).repeat(20)[:tokens])
+    probe.window = getattr(made.config, "sliding_window", None) or 0
+    ids = torch.arange(3, 3 + tokens, device=made.device)[None]
     with torch.inference_mode():
         return made(input_ids=ids, position_ids=probe.positions[None], use_cache=False, paging=probe).logits
 
@@ -244,3 +258,16 @@ def test_proofs_hold_in_bfloat16(kind, tiny):
     made = AutoModelForCausalLM.from_pretrained(tiny(kind), dtype=torch.bfloat16, attn_implementation=paging.NAME)
     lines = fuse(made.eval(), "kernels").lines
     assert lines and not [line for line in lines if "left" in line]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("config", [LlamaConfig, Qwen3Config, Gemma3TextConfig, GptOssConfig, Phi3Config])
+def test_fused_kernels_answer_as_their_own_code_on_cuda(config):
+    more = {} if config is Phi3Config else {"head_dim": 32}
+    made = model(config(**SMALL, **more), torch.bfloat16).to("cuda")
+    want = logits_of_own(made, 30).float()
+    fused = fuse(made)
+    assert fused.lines and not [line for line in fused.lines if "left" in line], fused.lines
+    got = logits(made, 30).float()
+    assert (got - want).norm() < 0.05 * want.norm()
