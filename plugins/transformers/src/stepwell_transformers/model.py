@@ -16,7 +16,7 @@ from stepwell_kernels import PageShape
 from stepwell_transformers import paging as paged
 from stepwell_transformers import sight
 from stepwell_transformers.apart import Report, silent
-from stepwell_transformers.fuse import How, fuse
+from stepwell_transformers.fuse import Fused, How, fuse
 from stepwell_transformers.geometry import Geometry, geometry
 from stepwell_transformers.paging import Paging
 from stepwell_transformers.random_weights import wanted
@@ -75,6 +75,10 @@ class PagedModel:
         )
         logits: torch.Tensor = out.logits[0]
         return logits
+
+    def drop(self) -> None:
+        """Let go of the weights; nothing is computed any more."""
+        self.model, self.counting, self.fused = None, [], Fused()
 
     def by_itself(self) -> AbstractContextManager[Any]:
         """The model with an attention of its own library: the one that every model has, sinks and caps included."""

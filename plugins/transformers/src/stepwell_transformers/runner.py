@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -114,6 +115,10 @@ class TransformersRunner(Runner):
             for host in self._hosts:
                 host.unpin()
         self._executor, self._hosts = None, []
+        self._model.drop()
+        if self._model.device.type == "cuda":
+            gc.collect()  # the modules of a model know each other in circles
+            torch.cuda.empty_cache()
         self._undo.close()
 
     @property
