@@ -7,11 +7,12 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepwell import GroupSpec, PageCopy, Row, Sampling, SlotOpen, StepPlan, TableEdit
 from stepwell.types import Full, Window
-from stepwell_kernels import RaggedRow
-from stepwell_kernels.paged import StepShape
+from stepwell_kernels import PagePool, RaggedRow
+from stepwell_kernels.paged import StepBuffers, StepShape
 from stepwell_kernels.transfer.mover import TorchMover
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.buckets import fit, shapes
@@ -23,6 +24,7 @@ from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.cuda.transfers import Transfers
 from stepwell_transformers.drawing import Drawer
+from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, Seat, lay_out
 from stepwell_transformers.runner import TransformersRunner
 
@@ -413,6 +415,32 @@ def test_a_device_that_takes_no_more_work_is_said_by_each_step_and_hangs_nobody(
         step = driver.launch(closes=(0,))
         with pytest.raises(RuntimeError, match="illegal memory access"):
             driver.wait(step)
+
+
+class Unasked(TorchDispatchMode):
+    """Raises where the host asks for a number that a device has computed: a graph cannot be captured there."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function.__name__.partition(".")[0] not in ("_local_scalar_dense", "nonzero", "masked_select", "equal")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt-oss", "gemma2", "llama4", "mimo", "qwen3-moe"])
+@pytest.mark.parametrize("fuse", ["off", "kernels"])
+def test_a_forward_asks_the_device_nothing(tiny, kind, fuse):
+    model = PagedModel(tiny(kind), kind, torch.float32, torch.device("cpu"), fuse)
+    state = SlotState(model.groups, 4, 2, 64, model.device)
+    pools = [PagePool(shape, 4, model.device) for shape in model.shapes(4)]
+    for table in state.tables:
+        table.zero_()
+    buffers = StepBuffers(model.device, 2, 8, state.idle)
+    step = buffers.step(buffers.fill([(0, 3, 1), (1, 0, 4)], 2, 5))
+    paging = by_reference(model, pools, state)(step, lambda _: None)
+    compute = Compute(model, state, lambda *_: paging, 2)
+    with torch.inference_mode(), Unasked():
+        assert compute.forward(torch.arange(5), step, lambda _: None).shape == (2, 300)
+    with pytest.raises(AssertionError), Unasked():
+        torch.ones(1).item()
 
 
 def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkeypatch):
