@@ -22,6 +22,7 @@ from stepwell.abc.storage import Storage
 from stepwell.abc.write import WritePolicy
 from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache, CacheShape
+from stepwell.cache.host import demand
 from stepwell.coerce import guess
 from stepwell.config import Chosen, Config
 from stepwell.engine.brain import Brain, BrainSettings
@@ -79,6 +80,8 @@ class Assembly:
     def _parts(self, undo: ExitStack, again: bool) -> Parts:
         """The parts; `undo` closes those that are there if a later one fails."""
         settings, chosen = self.resolved, self.resolved.chosen
+        if settings.cache.host_gib:
+            demand(int(settings.cache.host_gib * 2**30), "cache.host_gib")  # before a model is loaded
         runner = self._make("runner", Runner)
         undo.callback(runner.close)
         pools = size(self.config, settings.cache, runner.groups, runner.budget(), load=self._load(runner))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.cache import arena as arenas
+from stepwell.cache import host
 from stepwell.cache.arena import BLOCK, SMALL_BLOCK, TRAILER_BYTES, Arena, plan, slot_bytes
 from stepwell.errors import ConfigError
 from stepwell.types import Full, GroupSpec, Window
@@ -83,8 +83,8 @@ def test_another_process_sees_the_same_bytes_through_the_descriptor() -> None:
 
 
 def test_too_little_memory_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arenas, "available", lambda: 10 * 2**20)
-    with pytest.raises(ConfigError, match=r"needs 64 MiB .* 10 MiB of memory are free: lower cache\.host_gib"):
+    monkeypatch.setattr(host, "container", lambda *where: host.Room(10 * 2**20, "a limit"))
+    with pytest.raises(ConfigError, match=r"needs 64 MiB .* 10 MiB of memory are free \(a limit\): lower cache\.host"):
         Arena.create((group("full", 4096 - 4),), 16, (1024,), setting="cache.host_gib")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepwell.cache.host import demand, size
 from stepwell.errors import ConfigError
 from stepwell.types import GroupSpec, Ids, PageViews
 
@@ -31,8 +32,6 @@ SHM = Path("/dev/shm")
 PREFIX = "stepwell-arena-"
 LINK_S = 600.0
 """More than a link is ever lent; one that leads nowhere may be of a container whose processes cannot be seen here."""
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 class Arena:
@@ -62,12 +61,7 @@ class Arena:
         `named`: as a file in /dev/shm, for storage that reaches it only by that name; see `lending_name`.
         """
         slots, nbytes = plan(groups, page_size, pages)
-        free = available()
-        if free is not None and nbytes > free:
-            raise ConfigError(
-                f"the host tier needs {_size(nbytes)} for {sum(pages)} pages and {_size(free)} of memory are free: "
-                f"lower {setting}"
-            )
+        demand(nbytes, setting, f" for {sum(pages)} pages")
         name = ""
         if named:
             fd, name = _named(nbytes, setting)
@@ -79,7 +73,7 @@ class Arena:
             _unlink(name)
             if fd >= 0:
                 os.close(fd)
-            raise ConfigError(f"the host tier's {_size(nbytes)} cannot be mapped ({error}): lower {setting}") from None
+            raise ConfigError(f"the host tier's {size(nbytes)} cannot be mapped ({error}): lower {setting}") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a wish; not every kernel has huge pages for shared memory
                 memory.madvise(mmap.MADV_HUGEPAGE)
@@ -176,18 +170,6 @@ def slot_bytes(payload: int) -> int:
     return -(-whole // block) * block
 
 
-def available() -> int | None:
-    """Bytes of memory that this process could still take; None where the system does not say."""
-    free = None
-    with suppress(OSError, StopIteration, ValueError):
-        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
-        free = int(line.split()[1]) * 1024
-    with suppress(OSError, ValueError):  # a container's limit; "max" is none
-        left = int((CGROUP / "memory.max").read_text()) - int((CGROUP / "memory.current").read_text())
-        free = left if free is None else min(free, max(left, 0))
-    return free
-
-
 def _shared(nbytes: int, setting: str) -> int:
     """A descriptor of so much shared memory; -1 where the system has none, so that private memory must do."""
     if hasattr(os, "memfd_create"):
@@ -215,7 +197,7 @@ def _named(nbytes: int, setting: str) -> tuple[int, str]:
     except OSError as error:
         raise ConfigError(
             f"storage needs the host tier as a file in {SHM}, and none can be made there ({error.strerror}): "
-            f"mount a tmpfs of at least {_size(nbytes)} at {SHM}"
+            f"mount a tmpfs of at least {size(nbytes)} at {SHM}"
         ) from None
     try:
         _reserve(fd, nbytes, setting)
@@ -281,15 +263,6 @@ def _reserve(fd: int, nbytes: int, setting: str) -> None:
         os.close(fd)
         room = os.statvfs(SHM)
         raise ConfigError(
-            f"the host tier needs {_size(nbytes)} of shared memory and {SHM} has "
-            f"{_size(room.f_bavail * room.f_frsize)} ({error.strerror}): lower {setting} or enlarge {SHM}"
+            f"the host tier needs {size(nbytes)} of shared memory and {SHM} has "
+            f"{size(room.f_bavail * room.f_frsize)} ({error.strerror}): lower {setting} or enlarge {SHM}"
         ) from None
-
-
-def _size(nbytes: int) -> str:
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} GiB"
