@@ -195,7 +195,7 @@ def test_the_schema_says_what_each_figure_is(bench):
         (("--send", "chat"), "add --http, or --url"),
         (("--url", "http://127.0.0.1:9", "--http"), "--url measures a server that runs"),
         (("--url", "127.0.0.1:9"), "write it as http://HOST:PORT/v1"),
-        (("--url", "http://user:secret@127.0.0.1:9"), "--api-key-env"),
+        (("--url", "http://user:secret@127.0.0.1:9"), "use the option for keys"),
         (("--url", "http://127.0.0.1:9", "--api-key-env", "NO_SUCH"), "NO_SUCH"),
         (("--api-key-env", "HOME"), "--api-key-env is for --url"),
         (("--vocab", "100", "--url", "http://127.0.0.1:9"), "--vocab is for --send tokens"),

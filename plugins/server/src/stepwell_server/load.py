@@ -7,19 +7,25 @@ import random
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from rich.console import Console
 
 from stepwell.errors import ConfigError
-from stepwell_server.load_http import Refused, events, get
+from stepwell_server.bench.events import Stream, refusal
+from stepwell_server.bench.http import Address, Broken, HttpClient, retry_after
+from stepwell_server.bench.samples import Sample
 from stepwell_server.load_report import Found, spread
 
 WORDS = ("well", "water", "stone", "step", "deep", "cool", "light", "shade", "bucket", "rope", "rain", "river", "wall")
 SAMPLE_S = 5.0
 REST_S = 30.0
 """How long the server may take to come to rest at the end."""
+
+
+class Left(Broken):
+    """The client does not want the rest."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -59,11 +65,12 @@ async def run(load: Load, console: Console) -> Found:
     try:
         model = load.model or await _model(load)
         tally, memory = Tally(), [await _memory(load, 0.0)]
-    except (OSError, Refused) as error:
+    except Broken as error:
         raise ConfigError(f"{load.url}: no server that could be put under load: {error}") from None
     begin = time.monotonic()
     until = begin + load.seconds
-    clients = [asyncio.create_task(_client(load, model, i, until, tally)) for i in range(load.clients)]
+    http = HttpClient(Address.of(load.url), load.api_key)
+    clients = [asyncio.create_task(_client(load, http, model, i, until, tally)) for i in range(load.clients)]
     with console.status("under load") as status:
         while any(not client.done() for client in clients):
             await asyncio.wait(clients, timeout=SAMPLE_S)
@@ -72,6 +79,7 @@ async def run(load: Load, console: Console) -> Found:
             status.update(
                 f"{now:.0f} s: {tally.completed} answers, {tally.aborted} broken off, {tally.errors.total()} errors"
             )
+    http.close()
     spent = time.monotonic() - begin
     rest = await _rest(load)
     memory.append(await _memory(load, time.monotonic() - begin))
@@ -92,18 +100,15 @@ async def run(load: Load, console: Console) -> Found:
     )
 
 
-async def _client(load: Load, model: str, number: int, until: float, tally: Tally) -> None:
+async def _client(load: Load, http: HttpClient, model: str, number: int, until: float, tally: Tally) -> None:
     dice = random.Random(f"{load.seed}/{number}")
     while time.monotonic() < until:
         patience = dice.randrange(load.max_tokens) if dice.random() < load.abort_share else None
         try:
             async with asyncio.timeout(load.patience):
-                await _ask(load, _body(load, model, dice), patience, tally)
-        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-            tally.errors[f"connection: {type(error).__name__}"] += 1
-            await asyncio.sleep(0.5)
-        except Refused as error:
-            tally.errors[str(error)] += 1
+                await _ask(http, _body(load, model, dice), patience, tally)
+        except (Broken, TimeoutError) as error:
+            tally.errors[str(error) or f"not finished within {load.patience:g} s"] += 1
             await asyncio.sleep(0.5)
 
 
@@ -123,38 +128,47 @@ def _body(load: Load, model: str, dice: random.Random) -> bytes:
     )
 
 
-async def _ask(load: Load, body: bytes, patience: int | None, tally: Tally) -> None:
-    """One streamed answer; broken off after `patience` chunks."""
-    begin = time.monotonic()
-    first, seen, usage, over = 0.0, 0, None, False
-    stream = events(load, body)
+async def _ask(http: HttpClient, body: bytes, patience: int | None, tally: Tally) -> None:
+    """One streamed answer; broken off after `patience` arrivals. Raises Broken."""
+    begin = time.perf_counter()
+    sample = Sample(begin, begin)
+    stream = Stream(sample)
+
+    def take(data: bytes, at: float) -> bool:
+        over = stream.take(data, at)
+        if patience is not None and len(sample.arrivals) > patience and not over:
+            raise Left
+        return over
+
     try:
-        async for data in stream:
-            if data == b"[DONE]":
-                over = True
-                break
-            chunk = msgspec.json.decode(data)
-            if "error" in chunk:
-                raise Refused(f"stream: {chunk['error']['code']}: {chunk['error']['message'][:80]}")
-            usage = chunk.get("usage") or usage
-            first = first or time.monotonic() - begin
-            seen += 1
-            if patience is not None and seen > patience:
-                tally.aborted += 1
-                return
-    finally:
-        await stream.aclose()
-    if not over or usage is None:
-        raise Refused("stream: ended without its end")
+        answer = await http.ask("POST", "/chat/completions", body, take)
+    except Left:
+        tally.aborted += 1
+        return
+    if not answer.streams:
+        raise Broken(refusal(answer.status, bytes(answer.body), retry_after(answer.headers)))
+    stream.end(answer.at)
     tally.completed += 1
-    tally.tokens += usage["completion_tokens"]
-    tally.prompt += usage["prompt_tokens"]
-    tally.cached += usage["prompt_tokens_details"]["cached_tokens"]
-    tally.ttft.append(first)
-    tally.latency.append(time.monotonic() - begin)
+    tally.tokens += sample.output
+    tally.prompt += sample.prompt or 0
+    tally.cached += sample.cached or 0
+    tally.ttft.append(sample.ttft)
+    tally.latency.append(sample.latency)
 
 
 # --- the server, looked at -------------------------------------------------------------------------------------------
+
+
+async def get(load: Load, path: str, key: str | None, method: str = "GET") -> bytes:
+    """The body of a request beside the load. Raises Broken."""
+    http = HttpClient(replace(Address.of(load.url), prefix=""), key)
+    try:
+        answer = await http.ask(method, path)
+    finally:
+        http.close()
+    if answer.status != 200:
+        raise Broken(f"{path}: {refusal(answer.status, bytes(answer.body), 0.0)}")
+    return bytes(answer.body)
 
 
 async def _model(load: Load) -> str:
@@ -199,6 +213,6 @@ async def _audit(load: Load) -> str:
         return "not asked for"
     try:
         await get(load, "/admin/audit", load.admin_key, "POST")
-    except Refused as error:
+    except Broken as error:
         return str(error)
     return "clean"

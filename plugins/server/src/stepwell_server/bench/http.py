@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from stepwell.errors import ConfigError
+from stepwell.errors import ConfigError, StepwellError
 
-KEPT_BODY = 1 << 16
-"""Bytes of an error's body that are kept; the rest is dropped."""
+KEPT_BODY = 1 << 20
+"""Bytes of a body without events that are kept; the rest is dropped."""
 REST_S = 0.5
 """How long the end of a message may come after the end of what it says, for its connection to be used again."""
 CONNECT_S = 20.0
@@ -28,7 +28,7 @@ Take = Callable[[bytes, float], bool]
 """Gets a piece of the body and its time; answers whether the last has come. Raises Broken."""
 
 
-class Broken(Exception):
+class Broken(StepwellError):
     """What came, or did not, is no answer; the words are short and the same for the same reason."""
 
 
@@ -49,11 +49,11 @@ class Address:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise ConfigError(f"--url {url}: this is no URL") from None
+            raise ConfigError(f"{url}: this is no URL") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--url {url}: write it as http://HOST:PORT/v1")
+            raise ConfigError(f"{url}: write it as http://HOST:PORT/v1")
         if parts.username is not None:
-            raise ConfigError("--url: a key goes into an environment variable, which --api-key-env names")
+            raise ConfigError(f"{parts.hostname}: a name or key before the host is not sent; use the option for keys")
         tls = parts.scheme == "https"
         authority = parts.netloc
         return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/") or "/v1", authority)
@@ -249,7 +249,8 @@ class HttpClient:
             "accept: text/event-stream, application/json",
             "user-agent: stepwell-bench",
         ]
-        lines += [f"content-length: {len(body)}", "content-type: application/json"] if body else []
+        lines += [f"content-length: {len(body)}"] if body or method == "POST" else []
+        lines += ["content-type: application/json"] if body else []
         lines += [f"authorization: Bearer {self._key}"] if self._key else []
         return "\r\n".join([*lines, "", ""]).encode()
 

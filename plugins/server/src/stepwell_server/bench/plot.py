@@ -71,7 +71,7 @@ def _series(levels: Sequence[Level], name: str) -> dict[str, list[Point]]:
 
 
 def chart(series: Mapping[str, Sequence[Point]]) -> str:
-    """Lines of points over tokens a second, milliseconds on a logarithmic axis; each point bears its level."""
+    """Lines of points over tokens a second, milliseconds on a logarithmic axis; the first line has the levels."""
     points = [point for line in series.values() for point in line]
     if not points:
         return "<p>Nothing was answered.</p>"
@@ -88,7 +88,8 @@ def chart(series: Mapping[str, Sequence[Point]]) -> str:
 
     parts = [_across_line(up(at), f"{at:g} ms") for at in _decades(low, high)]
     parts += [_text(across(at), HEIGHT - BOTTOM + 18, f"{at:,g}", "middle") for at in _round_steps(most)]
-    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 8, "output tokens a second; points bear their level", "middle"))
+    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 8, "output tokens a second; numbers are levels", "middle"))
+    first = next(iter(series))
     for colour, (name, line) in zip(LINES, series.items(), strict=False):
         places = [(across(x), up(y), x, y, label) for x, y, label in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in places)
@@ -96,7 +97,7 @@ def chart(series: Mapping[str, Sequence[Point]]) -> str:
         for at_x, at_y, x, y, label in places:
             tip = f"<title>{html.escape(name)} at {html.escape(label)}: {x:,.1f} tokens/s, {y:,.4g} ms</title>"
             parts.append(f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{colour}">{tip}</circle>')
-            parts.append(_text(at_x + 5, at_y - 6, label, "start"))
+            parts += [_text(at_x + 5, at_y + 16, label, "start")] if name == first else []
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{html.escape(name)}</span>'
         for colour, name in zip(LINES, series, strict=False)

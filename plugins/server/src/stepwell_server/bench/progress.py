@@ -67,6 +67,8 @@ class Progress:
     def ended(self, level: Level) -> None:
         """The level's outcome in a line."""
         self._bar.stop()
+        if not self._count:
+            return
         found = f"{number(level.output_tokens_per_s)} output tok/s"
         self._say(f"{self._count} requests{self._failures()} in {level.seconds:.3g} s, {found}")
 

@@ -25,7 +25,10 @@ PRICES = ("price per M\noutput", "price per M\ntotal")
 def show(report: Report, console: Console) -> None:
     """Print it."""
     console.print(title(report), highlight=False, markup=False, soft_wrap=True)
-    _print(columns(report.levels), cells(report.levels), console)
+    if not report.levels:
+        console.print("  nothing was measured")
+    else:
+        _print(columns(report.levels), cells(report.levels), console)
     if any(level.price for level in report.levels):
         _print(*prices(report.levels), console)
     for line in remarks(report):
