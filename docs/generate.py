@@ -197,9 +197,12 @@ def commands(registry: Registry) -> Iterator[str]:
     yield "# Commands\n"
     yield from command(root, "stepwell")
     offered, failed = registry.commands()
-    assert not failed, failed
+    benches, broken = registry.benches()
+    assert not failed and not broken, (failed, broken)
     for record, one in sorted(offered, key=lambda pair: pair[1].name or ""):
         yield from command(one, f"stepwell {one.name}", f"Comes with `{record.distribution}`.\n\n")
+    for record, one in sorted(benches, key=lambda pair: pair[1].name or ""):
+        yield from command(one, f"stepwell bench {one.name}", f"Comes with `{record.distribution}`.\n\n")
 
 
 def command(thing: click.Command, path: str, origin: str = "") -> Iterator[str]:
