@@ -98,6 +98,7 @@ def test_rotations_agree_and_land_in_their_pages(
 
 
 PLANS = [
+    Plan(rows=2, cols=64, stages=0, warps=4),
     Plan(rows=4, cols=64, stages=1, warps=4),
     Plan(rows=16, cols=32, stages=2, warps=4, tokens=16),
     Plan(rows=16, cols=32, stages=2, warps=4, tokens=16, across=False),
@@ -105,7 +106,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=["sum", "across", "along", "split"])
+@pytest.mark.parametrize("plan", PLANS, ids=["ahead", "sum", "across", "along", "split"])
 @pytest.mark.parametrize("act", [None, "silu"])
 @pytest.mark.parametrize(("rows", "cols"), [(32, 192), (41, 100)])
 def test_products_agree(plan: Plan, act: str | None, rows: int, cols: int) -> None:
@@ -138,7 +139,7 @@ def test_split_products_rotate() -> None:
     x, weight, bias = rand(tokens, cols), rand((heads + 2 * kv) * dim, cols, scale=0.1), rand((heads + 2 * kv) * dim)
     cos, sin = rand(tokens, dim), rand(tokens, dim)
     sizes = [heads * dim, kv * dim, kv * dim]
-    parts = skinny.launch_product(x, weight, PLANS[3])
+    parts = skinny.launch_product(x, weight, PLANS[-1])
     q, k, v = (part.unflatten(-1, (-1, dim)) for part in parts.split(sizes, -1))
     of_q, of_k, of_v = bias.split(sizes)
     pages = torch.tensor([[0, 1], [-1, -1]], dtype=torch.int32, device=DEVICE)

@@ -136,3 +136,42 @@ def gated_linear(
 
         return products.gated_linear(x, weight, act, bias, norm)
     return reference.gated_linear(x, weight, act, bias, norm)
+
+
+def linear_add_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    norm: Norm,
+    bias: torch.Tensor | None = None,
+    before: Norm | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers (norm of the sum, sum) of `residual` and x @ weight.T + bias, which `before` norms first.
+
+    Faster than one after the other: the parts of a product that is split are summed where they are normed.
+    """
+    if _on_device(x):
+        from stepwell_kernels.fused.device import products
+
+        return products.linear_add_norm(x, weight, residual, norm, bias, before)
+    return reference.linear_add_norm(x, weight, residual, norm, bias, before)
+
+
+def project_and_write(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    heads: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    place: Place,
+    q_norm: Norm | None = None,
+    k_norm: Norm | None = None,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    """The product x @ weight.T + bias, cut into q, k and v by `heads` (count, dimensions), then `rotate_and_write`."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import products
+
+        return products.project_and_write(x, weight, bias, heads, cos, sin, place, q_norm, k_norm, interleaved)
+    return reference.project_and_write(x, weight, bias, heads, cos, sin, place, q_norm, k_norm, interleaved)

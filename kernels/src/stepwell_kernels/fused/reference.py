@@ -128,3 +128,32 @@ def gated_linear(
     norm: Norm | None = None,
 ) -> torch.Tensor:
     return gated(linear(x, weight, bias, norm=norm), act)
+
+
+def linear_add_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    norm: Norm,
+    bias: torch.Tensor | None = None,
+    before: Norm | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    found = linear(x, weight, bias)
+    return add_rms_norm(found, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
+
+
+def project_and_write(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    heads: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    place: Place,
+    q_norm: Norm | None = None,
+    k_norm: Norm | None = None,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    product = linear(x, weight, bias).split([count * dim for count, dim in heads], -1)
+    q, k, v = (part.unflatten(-1, shape) for part, shape in zip(product, heads, strict=True))
+    return rotate_and_write(q, k, v, cos, sin, place, q_norm, k_norm, interleaved)

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, dependent, early, waited
+from stepwell_kernels.fused.device.pieces import activated, dependent, early, late, waited
 
 if TYPE_CHECKING:
     from stepwell_kernels.fused.reference import Act
@@ -22,6 +22,7 @@ def gate_kernel(x, out, inter, x_stride, ACT: tl.constexpr, BLOCK: tl.constexpr,
     """A program is BLOCK values of one row."""
     early(PDL)
     waited(PDL)
+    late(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < inter
@@ -32,7 +33,7 @@ def gate_kernel(x, out, inter, x_stride, ACT: tl.constexpr, BLOCK: tl.constexpr,
     tl.store(out + row * inter + column, (gate * up).to(kind), mask=inside)
 
 
-def gated(x: torch.Tensor, act: Act, pdl: bool | None = None) -> torch.Tensor:
+def gated(x: torch.Tensor, act: Act, pdl: int | None = None) -> torch.Tensor:
     """See `ops.gated`."""
     pdl = dependent(x.device) if pdl is None else pdl
     flat = x.reshape(-1, x.shape[-1])
@@ -41,6 +42,6 @@ def gated(x: torch.Tensor, act: Act, pdl: bool | None = None) -> torch.Tensor:
     if rows:
         block = min(BLOCK, triton.next_power_of_2(inter))
         gate_kernel[(rows, triton.cdiv(inter, block))](
-            flat, out, inter, flat.stride(0), ACT=act, BLOCK=block, PDL=pdl, num_warps=4, launch_pdl=pdl
+            flat, out, inter, flat.stride(0), ACT=act, BLOCK=block, PDL=pdl, num_warps=4, launch_pdl=pdl > 0
         )
     return out.view(*x.shape[:-1], inter)

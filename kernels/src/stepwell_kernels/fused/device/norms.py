@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import dependent, early, gathered, scaled, waited
+from stepwell_kernels.fused.device.pieces import dependent, early, gathered, late, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 
@@ -54,6 +54,7 @@ def norm_kernel(
         value += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
         value = value.to(kind).to(tl.float32)
         tl.store(total + row * dim + column, value.to(kind), mask=inside)
+    late(PDL)
     value = scaled(value, tl.sum(value * value, 0) / dim + eps, by, WEIGHT, LATE, kind)
     tl.store(out + row * dim + column, value.to(kind), mask=inside)
 
@@ -86,7 +87,7 @@ def launch_norm(
     norm: Norm,
     before: Norm | None = None,
     bias: torch.Tensor | None = None,
-    pdl: bool | None = None,
+    pdl: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x`: [rows, dim], or the parts [parts, rows, dim] of a split product, which `bias` is still to be added to."""
     pdl = dependent(x.device) if pdl is None else pdl
@@ -124,7 +125,7 @@ def launch_norm(
         BLOCK=block,
         PDL=pdl,
         num_warps=min(max(block // 512, 1), 16),
-        launch_pdl=pdl,
+        launch_pdl=pdl > 0,
     )
     return out, total
 

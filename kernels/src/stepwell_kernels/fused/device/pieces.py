@@ -11,9 +11,15 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @cache
-def dependent(device: torch.device) -> bool:
+def dependent(device: torch.device) -> int:
     """Whether kernels may start before the one ahead has ended (from Hopper on)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return int(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+@cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a device."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @triton.jit
@@ -30,14 +36,21 @@ def activated(x, ACT: tl.constexpr):  # noqa: N803
 @triton.jit
 def early(PDL: tl.constexpr):  # noqa: N803
     """Let the next kernel start now; what it may do before this one ends is up to its own `waited`."""
-    if PDL:
+    if PDL == 1:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def late(PDL: tl.constexpr):  # noqa: N803
+    """Like `early`, but once this kernel's own reads are done."""
+    if PDL == 2:
         gdc_launch_dependents()
 
 
 @triton.jit
 def waited(PDL: tl.constexpr):  # noqa: N803
     """All kernels before this one have ended, and what they wrote is seen from here on."""
-    if PDL:
+    if PDL > 0:
         gdc_wait()
 
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import dependent, early, gathered, scaled, waited
+from stepwell_kernels.fused.device.pieces import dependent, early, gathered, late, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def rotate_kernel(
     """A program is HEADS heads of one token's q, k or v; PAGE: tokens of a page, 0 where K goes to a tensor."""
     early(PDL)
     waited(PDL)
+    late(PDL)
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     of_q = tl.cdiv(q_heads, HEADS)
@@ -223,7 +224,7 @@ def launch_rotate(
     k_norm: Norm | None,
     interleaved: bool,
     bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    pdl: bool | None = None,
+    pdl: int | None = None,
 ) -> torch.Tensor:
     """q, k, v: [tokens, heads, dim], or the parts of a split product, [parts, tokens, heads, dim]."""
     pdl = dependent(q.device) if pdl is None else pdl
@@ -285,6 +286,6 @@ def launch_rotate(
         INTERLEAVED=interleaved,
         PDL=pdl,
         num_warps=1 if block == 1 else 4,
-        launch_pdl=pdl,
+        launch_pdl=pdl > 0,
     )
     return out

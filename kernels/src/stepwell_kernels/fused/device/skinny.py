@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, dependent, early, gathered, prefetch, waited
+from stepwell_kernels.fused.device.pieces import activated, dependent, early, gathered, late, prefetch, waited
 from stepwell_kernels.fused.device.plans import Plan
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ def prefetched(weight, first, rows, cols, begin, ROWS: tl.constexpr, BYTES: tl.c
     column = begin + (at % each) * (chunk // 2)
     column = tl.minimum(column, cols - chunk // 2)
     prefetch((weight + row * cols + column).to(tl.int64, bitcast=True), chunk)
+
+
+@triton.jit
+def streamed(at, inside, WHOLE: tl.constexpr):
+    """Weights that nobody reads again soon."""
+    if WHOLE:
+        return tl.load(at, eviction_policy="evict_first")
+    return tl.load(at, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -85,30 +93,19 @@ def dot_kernel(
         total = tl.zeros([TOKENS, ROWS], tl.float32)
         upper = tl.zeros([TOKENS, ROWS], tl.float32)
     for k in tl.range(begin, end, COLS, num_stages=STAGES):
-        if EVEN:
-            w = tl.load(at_weight + k, eviction_policy="evict_first")
-            xs = tl.load(at_x + k, mask=real[:, None], other=0.0)
-        else:
-            inside = k + column < end
-            w = tl.load(at_weight + k, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
-            xs = tl.load(at_x + k, mask=real[:, None] & inside[None, :], other=0.0)
+        inside = k + column < end
+        w = streamed(at_weight + k, inside, EVEN)
+        xs = tl.load(at_x + k, mask=real[:, None] if EVEN else real[:, None] & inside[None, :], other=0.0)
         if NORM:
             wide = xs.to(tl.float32)
-            scale = tl.load(norm + k + column, mask=k + column < end, other=0.0).to(tl.float32) + offset
+            scale = tl.load(norm + k + column, mask=inside, other=0.0).to(tl.float32) + offset
             squares += tl.sum(wide * wide, 1)
             xs = (wide * scale[None, :]).to(xs.dtype)
         if ACT is not None:
-            if EVEN:
-                v = tl.load(at_weight + rows.to(tl.int64) * cols + k, eviction_policy="evict_first")
-            else:
-                v = tl.load(
-                    at_weight + rows.to(tl.int64) * cols + k,
-                    mask=(k + column < end)[None, :],
-                    other=0.0,
-                    eviction_policy="evict_first",
-                )
+            v = streamed(at_weight + rows.to(tl.int64) * cols + k, inside, EVEN)
             upper = tl.dot(v, tl.trans(xs), upper) if ACROSS else tl.dot(xs, tl.trans(v), upper)
         total = tl.dot(w, tl.trans(xs), total) if ACROSS else tl.dot(xs, tl.trans(w), total)
+    late(PDL)
     if ACROSS:
         total, upper = tl.trans(total), tl.trans(upper)
     kept = real[:, None] & (row < rows)[None, :]
@@ -156,6 +153,7 @@ def sum_kernel(
     RESIDUAL: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
     PREFETCH: tl.constexpr,
     THREADS: tl.constexpr,
     PDL: tl.constexpr,
@@ -167,11 +165,16 @@ def sum_kernel(
         prefetched(weight, tile * ROWS, rows, cols, 0, ROWS, PREFETCH, THREADS)
         if ACT is not None:
             prefetched(weight + rows.to(tl.int64) * cols, tile * ROWS, rows, cols, 0, ROWS, PREFETCH, THREADS)
-    waited(PDL)
     row = tile * ROWS + tl.arange(0, ROWS)
     near = tl.minimum(row, rows - 1).to(tl.int64)
     column = tl.arange(0, COLS)
     at_weight = weight + near[:, None] * cols + column[None, :]
+    at_upper = at_weight + rows.to(tl.int64) * cols
+    if AHEAD:
+        next_w = streamed(at_weight, column < cols, False)
+        if ACT is not None:
+            next_v = streamed(at_upper, column < cols, False)
+    waited(PDL)
     total = tl.zeros([ROWS, COLS], tl.float32)
     second = tl.zeros([ROWS, COLS], tl.float32)
     upper = tl.zeros([ROWS, COLS], tl.float32)
@@ -180,20 +183,16 @@ def sum_kernel(
     squares_second = tl.zeros([COLS], tl.float32)
     for k in tl.range(0, cols, COLS, num_stages=STAGES):
         inside = k + column < cols
-        if EVEN:
-            w = tl.load(at_weight + k, eviction_policy="evict_first").to(tl.float32)
+        if AHEAD:
+            w = next_w.to(tl.float32)
+            next_w = streamed(at_weight + k + COLS, k + COLS + column < cols, False)
+            if ACT is not None:
+                v = next_v.to(tl.float32)
+                next_v = streamed(at_upper + k + COLS, k + COLS + column < cols, False)
         else:
-            w = tl.load(at_weight + k, mask=inside[None, :], other=0.0, eviction_policy="evict_first").to(tl.float32)
-        if ACT is not None:
-            if EVEN:
-                v = tl.load(at_weight + rows.to(tl.int64) * cols + k, eviction_policy="evict_first").to(tl.float32)
-            else:
-                v = tl.load(
-                    at_weight + rows.to(tl.int64) * cols + k,
-                    mask=inside[None, :],
-                    other=0.0,
-                    eviction_policy="evict_first",
-                ).to(tl.float32)
+            w = streamed(at_weight + k, inside, EVEN).to(tl.float32)
+            if ACT is not None:
+                v = streamed(at_upper + k, inside, EVEN).to(tl.float32)
         first = tl.load(x + k + column, mask=inside, other=0.0).to(tl.float32)
         if NORM:
             scale = tl.load(norm + k + column, mask=inside, other=0.0).to(tl.float32) + offset
@@ -210,6 +209,7 @@ def sum_kernel(
             second += w * other[None, :]
             if ACT is not None:
                 upper_second += v * other[None, :]
+    late(PDL)
     for token in tl.static_range(TOKENS):
         found = tl.sum(total if token == 0 else second, 1)
         gate_up = tl.sum(upper if token == 0 else upper_second, 1)
@@ -240,7 +240,7 @@ def launch_product(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm: Norm | None = None,
-    pdl: bool | None = None,
+    pdl: int | None = None,
 ) -> torch.Tensor:
     """`x` [tokens, cols]. Answers [tokens, rows], or the bare parts [split, tokens, rows] of a split product."""
     pdl = dependent(x.device) if pdl is None else pdl
@@ -267,16 +267,18 @@ def launch_product(
         "NORM": norm is not None,
         "BIAS": bias is not None,
         "RESIDUAL": residual is not None,
-        "STAGES": plan.stages,
+        "STAGES": max(plan.stages, 1),
         "PREFETCH": plan.prefetch if pdl else 0,
         "THREADS": 32 * plan.warps,
         "PDL": pdl,
         "num_warps": plan.warps,
-        "launch_pdl": pdl,
+        "launch_pdl": pdl > 0,
     }
     tiles = triton.cdiv(rows, plan.rows)
     if plan.tokens == 0:
-        sum_kernel[(tiles,)](*tensors, *sizes, *scale, TOKENS=tokens, EVEN=cols % plan.cols == 0, **how)
+        sum_kernel[(tiles,)](
+            *tensors, *sizes, *scale, TOKENS=tokens, EVEN=cols % plan.cols == 0, AHEAD=plan.stages == 0, **how
+        )
         return out
     even = cols % (plan.cols * plan.split) == 0
     dot_kernel[(tiles * plan.split,)](
@@ -303,6 +305,7 @@ def join_kernel(
     """Sum the parts of a split product in their order."""
     early(PDL)
     waited(PDL)
+    late(PDL)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     kind = out.dtype.element_ty
@@ -317,7 +320,7 @@ def join(
     kind: torch.dtype,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
-    pdl: bool | None = None,
+    pdl: int | None = None,
 ) -> torch.Tensor:
     """`parts` [parts, tokens, rows] of a split product: their sum, plus bias, plus residual."""
     pdl = dependent(parts.device) if pdl is None else pdl
@@ -337,6 +340,6 @@ def join(
         BLOCK=block,
         PDL=pdl,
         num_warps=4,
-        launch_pdl=pdl,
+        launch_pdl=pdl > 0,
     )
     return out
