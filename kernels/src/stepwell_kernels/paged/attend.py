@@ -32,4 +32,6 @@ def attend_step(
         paged_decode(query[:cut], keys, values, tables, *own, scale, sinks, softcap, out[:cut], scratch=scratch)
     if step.shape.prompts:
         paged_prefill(query[cut:], keys, values, tables, step, scale, sinks, softcap, out[cut:])
+    elif step.shape.tokens > cut:
+        out[cut:] = 0
     return out

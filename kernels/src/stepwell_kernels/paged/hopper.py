@@ -219,6 +219,7 @@ def attend_tiles(
     SEES: gl.constexpr, SINKS: gl.constexpr, SOFTCAP: gl.constexpr, SPLIT: gl.constexpr,
     PAGE_SIZE: gl.constexpr, BOX: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     VALUE_DIM: gl.constexpr, EACH: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr,
+    COPIERS: gl.constexpr = 1, REGISTERS: gl.constexpr = 224,
 ):  # fmt: skip
     """One tile of 128 queries; `keys` and `values` are descriptors of [pages * page_size, kv_heads * dim]."""
     kv_head = gl.program_id(0)
@@ -295,6 +296,6 @@ def attend_tiles(
                 PAGE_SIZE, BOX, DIM, VALUE_DIM, BLOCK, STAGES,
             )),
         ],
-        [4, 1],
-        [224, 24],
+        [4, COPIERS],
+        [REGISTERS, 24],
     )  # fmt: skip

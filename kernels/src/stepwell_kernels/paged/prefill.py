@@ -125,7 +125,7 @@ def paged_prefill(
     return out
 
 
-HOPPER = {64: Blocks(128, 128, 4, 2), 128: Blocks(128, 128, 4, 2)}
+HOPPER = {64: Blocks(128, 128, 4, 2), 128: Blocks(128, 128, 4, 2), 256: Blocks(128, 64, 4, 2)}
 """By head dim."""
 
 

@@ -156,7 +156,7 @@ def _pack(numbers: npt.NDArray[np.int32], shape: StepShape, rows: npt.NDArray[np
     own[: shape.decodes] = 1
     ends = np.cumsum(own)
     begins[:] = ends - own
-    last.view(np.int64)[:] = np.clip(ends - 1, 0, shape.tokens - 1)
+    last.view(np.int64)[:] = np.clip(ends - 1, 0, max(shape.tokens - 1, 0))
     used = int(ends[-1]) if len(ends) else 0
     token_slots[used:], positions[:] = idle, 0
     token_slots[:used] = np.repeat(slots, own)
