@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from stepwell.config import environment
 from stepwell.errors import ConfigError
 from stepwell_server.bench.drive import Plan, Step
 from stepwell_server.bench.target import Manner
 from stepwell_server.bench.workloads import Lengths, Sessions, Shared, Trace, Unshared, Workload
 
 MOST_TOKENS = 2**24
+MOST_LEVEL = 1_000_000
 DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 
 
-class LengthsType(click.ParamType[Lengths]):
+def lengths(text: str) -> Lengths:
     """`512`, or `256-1024`."""
-
-    name = "tokens"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lengths:
-        if isinstance(value, Lengths):
-            return value
-        first, _, last = str(value).partition("-")
-        try:
-            lengths = Lengths(int(first), int(last or first))
-        except ValueError:
-            self.fail(f"{value!r} is neither a number of tokens nor a range such as 256-1024", param, ctx)
-        if not 1 <= lengths.least <= lengths.most <= MOST_TOKENS:
-            self.fail(f"{value!r} is no range from 1 token up", param, ctx)
-        return lengths
+    first, _, last = text.partition("-")
+    try:
+        found = Lengths(int(first), int(last or first))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a number of tokens nor a range such as 256-1024") from None
+    if not 1 <= found.least <= found.most <= MOST_TOKENS:
+        raise click.BadParameter(f"{text!r} is no range from 1 token up")
+    return found
 
 
-class LevelsType(click.ParamType[tuple[float, ...]]):
+def levels(text: str) -> tuple[float, ...]:
     """Numbers above zero, commas between."""
+    return _numbers(text, float, "no list of numbers such as 0.5,1,2")
 
-    def __init__(self, name: str, *, whole: bool) -> None:
-        self.name, self._whole = name, whole
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            levels = tuple(float(int(one) if self._whole else one) for one in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of {'whole ' if self._whole else ''}numbers such as 1,2,4", param, ctx)
-        if not all(0 < level < 1e6 for level in levels):
-            self.fail(f"{value!r}: every number is above 0 and below a million", param, ctx)
-        return levels
+def whole_levels(text: str) -> tuple[float, ...]:
+    """Whole numbers above zero, commas between."""
+    return _numbers(text, int, "no list of whole numbers such as 1,2,4")
+
+
+def _numbers(text: str, kind: Callable[[str], float], wrong: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(kind(one)) for one in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is {wrong}") from None
+    if not all(0 < level < MOST_LEVEL for level in found):
+        raise click.BadParameter(f"{text!r}: every number is above 0 and below {MOST_LEVEL:,}")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +139,7 @@ class Asked:
         """The API key that a variable holds."""
         if self.api_key_env is None:
             return None
-        key = os.environ.get(self.api_key_env)
+        key = environment().get(self.api_key_env)
         if key and not (key.isascii() and key.isprintable()):
             raise ConfigError(
                 f"--api-key-env {self.api_key_env}: what it holds is no key, but has line breaks or the like"

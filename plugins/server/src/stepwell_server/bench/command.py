@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepwell.cli.options import Number, config_options
-from stepwell_server.bench.asked import Asked, LengthsType, LevelsType
+from stepwell_server.bench.asked import Asked, lengths, levels, whole_levels
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,20 +32,23 @@ if TYPE_CHECKING:
 )
 @click.option("--trace", metavar="FILE", help="A trace with hash_ids, JSON lines, plain or gzipped.")
 @click.option("--block-tokens", type=click.IntRange(1), default=512, show_default=True, help="A hash id's tokens.")
-@click.option("--input-tokens", type=LengthsType(), default="512", show_default=True, help="Of a prompt, or a turn.")
-@click.option("--output-tokens", type=LengthsType(), default="128", show_default=True, help="Of an answer.")
+@click.option(
+    "--input-tokens", type=lengths, metavar="TOKENS", default="512", show_default=True, help="Of a prompt, or a turn."
+)
+@click.option("--output-tokens", type=lengths, metavar="TOKENS", default="128", show_default=True, help="Of an answer.")
 @click.option("--groups", type=click.IntRange(1), default=8, show_default=True, help="shared: prefixes.")
 @click.option("--prefix-tokens", type=click.IntRange(1), default=1024, show_default=True, help="shared: of a prefix.")
 @click.option("--turns", type=click.IntRange(1), default=5, show_default=True, help="sessions: turns of each.")
 @click.option(
     "--concurrency",
-    type=LevelsType("numbers", whole=True),
+    type=whole_levels,
+    metavar="N,N,...",
     help="Requests at once, a level each; default 1,2,4,8,16.",
 )
 @click.option(
-    "--rate", type=LevelsType("numbers", whole=False), help="Instead: requests a second at random times, a level each."
+    "--rate", type=levels, metavar="N,N,...", help="Instead: requests a second at random times, a level each."
 )
-@click.option("--speed", type=LevelsType("numbers", whole=False), help="trace: its times so many times as fast.")
+@click.option("--speed", type=levels, metavar="N,N,...", help="trace: its times so many times as fast.")
 @click.option("--requests", type=click.IntRange(1), help="Of each level; default: 4 for each client, 16 at least.")
 @click.option("--seconds", type=Number(0, min_open=True), help="For which requests are sent at each level.")
 @click.option(
