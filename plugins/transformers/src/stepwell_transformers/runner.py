@@ -17,15 +17,20 @@ from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.executor import Executor
 from stepwell_transformers.fingerprint import fingerprint
+from stepwell_transformers.host_memory import populate, refused
 from stepwell_transformers.locate import locate
+from stepwell_transformers.memory import Device, Share, check_weights
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.plain import PlainExecutor
+from stepwell_transformers.profile import needed, share_of
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.random_weights import wanted
 
 LAYOUT = "layers-kv-page-heads-dim-1"
 CPU_CHUNK, CUDA_CHUNK = 256, 8192
+ROWS = 256
+"""Requests of a step whose working memory is kept free."""
 
 
 class TransformersRunner(Runner):
@@ -43,6 +48,8 @@ class TransformersRunner(Runner):
             with shown(context.log) as report:
                 folder = locate(config.model, config.revision, context.state_dir, report)
                 dtype = pick_dtype(config.dtype, device)
+                if device.type == "cuda":
+                    check_weights(config.model, needed(folder, dtype, random), Device.now(device), config.memory)
                 self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report)
             for line in self._model.fused.lines:
                 context.log.info("%s", line)
@@ -94,7 +101,7 @@ class TransformersRunner(Runner):
         for shape, (offset, stride, _), end in zip(self._shapes, places, ends, strict=True):
             self._hosts.append(HostPages(arena.memory, offset, stride, (end - offset) // stride, shape))
         if self._model.device.type == "cuda":
-            self._hosts[0].pin()  # all of the arena's memory
+            self._register(arena)
         self._opened.pin(self._hosts)
 
     def launch(self, plan: StepPlan) -> Step:
@@ -106,8 +113,13 @@ class TransformersRunner(Runner):
     def budget(self) -> int | None:
         if self._model.device.type != "cuda":
             return None
-        free, total = torch.cuda.mem_get_info(self._model.device)
-        return max(0, int(free - (1 - self._config.memory) * total))
+        if not self._kernels:
+            return Share(Device.now(self._model.device), self._config.memory, 0, 0).pages
+        graphs = bool(self._config.graphs)
+        share = share_of(self._model, self._config.memory, self.preferred_chunk, ROWS, graphs=graphs)
+        share.check(self.model.name, sum(shape.page_bytes for shape in self._model.shapes(1)))
+        self._log.info("%s", share)
+        return share.pages
 
     def close(self) -> None:
         ended = self._executor is None or self._executor.close()
@@ -120,6 +132,15 @@ class TransformersRunner(Runner):
             gc.collect()  # the modules of a model know each other in circles
             torch.cuda.empty_cache()
         self._undo.close()
+
+    def _register(self, arena: ArenaView) -> None:
+        """Pin all of the arena's memory, whose groups share it."""
+        with shown(self._log) as report:
+            populate(arena, report)
+        try:
+            self._hosts[0].pin()
+        except RuntimeError as error:
+            raise refused(arena.nbytes, error) from error
 
     @property
     def _opened(self) -> Executor:
