@@ -13,7 +13,7 @@ from stepwell.cache.arena import Arena
 from stepwell.types import Full
 from stepwell_transformers import host_memory
 from stepwell_transformers.host_memory import populate, refused
-from stepwell_transformers.memory import GIB, Device, Share, check_weights, made_bytes, weight_bytes
+from stepwell_transformers.memory import GIB, Device, Share, check_weights, made_bytes, peak, weight_bytes
 from stepwell_transformers.profile import needed
 from stepwell_transformers.random_weights import names, wanted
 
@@ -131,3 +131,19 @@ def test_a_refusal_to_pin_says_how_much_may_be_locked():
     said = str(refused(3 * GIB, "code 2"))
     assert "3 GiB cannot be pinned for the device (code 2)" in said
     assert "ulimit -l" in said
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_working_memory_is_the_most_that_is_held_at_once():
+    here, held = torch.device("cuda"), torch.empty(2**24, device="cuda")
+
+    def work() -> None:
+        for _ in range(3):
+            torch.empty(2**22, dtype=torch.uint8, device=here)
+        both = [torch.empty(2**22, dtype=torch.uint8, device=here) for _ in range(2)]
+        del both
+
+    assert peak(here, work) == 2**23
+    assert Device.now(here).total > Device.now(here).free > 0
+    del held
