@@ -55,16 +55,39 @@ def waited(PDL: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def prefetch(pointers, BYTES: tl.constexpr):  # noqa: N803
-    """Fetch BYTES at each pointer into L2."""
+def prefetched(
+    weight,
+    first,
+    rows,
+    cols,
+    begin,
+    ROWS: tl.constexpr,  # noqa: N803
+    BYTES: tl.constexpr,  # noqa: N803
+    THREADS: tl.constexpr,  # noqa: N803
+):
+    """Start the first BYTES of each row of a tile on their way to L2; one chunk a thread."""
+    each: tl.constexpr = max(min(THREADS // ROWS, BYTES // 16), 1)
+    chunk: tl.constexpr = BYTES // each
+    at = tl.arange(0, each * ROWS)
+    row = tl.minimum(first + at // each, rows - 1).to(tl.int64)
+    column = tl.minimum(begin + (at % each) * (chunk // 2), cols - chunk // 2)
+    pointers = (weight + row * cols + column).to(tl.int64, bitcast=True)
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
         "=r,l,r",
-        [pointers, tl.full(pointers.shape, BYTES, tl.int32)],
+        [pointers, tl.full(pointers.shape, chunk, tl.int32)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def streamed(at, inside, WHOLE: tl.constexpr):  # noqa: N803
+    """Weights [rows, columns] that nobody reads again soon."""
+    if WHOLE:
+        return tl.load(at, eviction_policy="evict_first")
+    return tl.load(at, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit

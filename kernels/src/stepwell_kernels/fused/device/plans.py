@@ -25,11 +25,6 @@ class Plan:
     prefetch: int = 0
     """Bytes of each row that are fetched into L2 before the kernel waits for the one before it."""
 
-    @property
-    def norms(self) -> bool:
-        """Whether the norm of its input is done on the way: a split product would have to pass on its squares."""
-        return self.split == 1
-
 
 MOST = 64
 """Tokens up to which a product is bound by its weights, and may be ours."""

@@ -30,13 +30,13 @@ def linear(
     """See `ops.linear`."""
     flat, plan = _flat(x), _plan(x, weight, 1)
     shape = (*x.shape[:-1], weight.shape[0])
-    flat, norm = _normed(flat, norm, plan)
+    flat = _normed(flat, norm)
     if plan is None:
         found = functional.linear(flat, weight, bias)
         return (found if residual is None else _flat(residual) + found).view(shape)
     more = None if residual is None else _flat(residual)
     if plan.split == 1:
-        return launch_product(flat, weight, plan, None, bias, more, norm).view(shape)
+        return launch_product(flat, weight, plan, None, bias, more).view(shape)
     return join(launch_product(flat, weight, plan), x.dtype, bias, more).view(shape)
 
 
@@ -49,11 +49,11 @@ def gated_linear(
 ) -> torch.Tensor:
     """See `ops.gated_linear`."""
     flat, plan = _flat(x), _plan(x, weight, 2)
-    flat, norm = _normed(flat, norm, plan)
+    flat = _normed(flat, norm)
     if plan is None:
         found = gated(functional.linear(flat, weight, bias), act)
     else:
-        found = launch_product(flat, weight, plan, act, bias, None, norm)
+        found = launch_product(flat, weight, plan, act, bias)
     return found.view(*x.shape[:-1], weight.shape[0] // 2)
 
 
@@ -118,8 +118,5 @@ def _plan(x: torch.Tensor, weight: torch.Tensor, sides: int) -> Plan | None:
     return planned(tokens, weight.shape[0] // sides, weight.shape[1], sides == 2, processors(x.device))
 
 
-def _normed(x: torch.Tensor, norm: Norm | None, plan: Plan | None) -> tuple[torch.Tensor, Norm | None]:
-    """Norm `x` ahead of its product where that cannot do so itself."""
-    if norm is None or (plan is not None and plan.norms and norm.weight is not None):
-        return x, norm
-    return launch_norm(x, None, x.dtype, norm)[0], None
+def _normed(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    return x if norm is None else launch_norm(x, None, x.dtype, norm)[0]

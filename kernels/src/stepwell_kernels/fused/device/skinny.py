@@ -1,4 +1,7 @@
-"""Products of few tokens with a large weight, bound by how fast the weight streams in."""
+"""Products of few tokens with a large weight, bound by how fast the weight streams in.
+
+Norms of the input stay kernels of their own: every program would read all of the input again, and its norm's weight.
+"""
 # ruff: noqa: N803
 
 from __future__ import annotations
@@ -9,32 +12,70 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, dependent, early, gathered, late, prefetch, waited
+from stepwell_kernels.fused.device.pieces import (
+    activated,
+    dependent,
+    early,
+    gathered,
+    late,
+    prefetched,
+    streamed,
+    waited,
+)
 from stepwell_kernels.fused.device.plans import Plan
 
 if TYPE_CHECKING:
-    from stepwell_kernels.fused.norm import Norm
     from stepwell_kernels.fused.reference import Act
 
 
-@triton.jit
-def prefetched(weight, first, rows, cols, begin, ROWS: tl.constexpr, BYTES: tl.constexpr, THREADS: tl.constexpr):
-    """Start a tile's first BYTES a row on their way to L2; one chunk a thread."""
-    each: tl.constexpr = max(min(THREADS // ROWS, BYTES // 16), 1)
-    chunk: tl.constexpr = BYTES // each
-    at = tl.arange(0, each * ROWS)
-    row = tl.minimum(first + at // each, rows - 1).to(tl.int64)
-    column = begin + (at % each) * (chunk // 2)
-    column = tl.minimum(column, cols - chunk // 2)
-    prefetch((weight + row * cols + column).to(tl.int64, bitcast=True), chunk)
-
-
-@triton.jit
-def streamed(at, inside, WHOLE: tl.constexpr):
-    """Weights that nobody reads again soon."""
-    if WHOLE:
-        return tl.load(at, eviction_policy="evict_first")
-    return tl.load(at, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
+def launch_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    plan: Plan,
+    act: Act | None = None,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    pdl: int | None = None,
+) -> torch.Tensor:
+    """`x` [tokens, cols]. Answers [tokens, rows], or the bare parts [split, tokens, rows] of a split product."""
+    pdl = dependent(x.device) if pdl is None else pdl
+    tokens, cols = x.shape
+    rows = weight.shape[0] // (1 if act is None else 2)
+    if plan.split > 1:
+        out = torch.empty((plan.split, tokens, rows), dtype=torch.float32, device=x.device)
+    else:
+        out = torch.empty((tokens, rows), dtype=x.dtype, device=x.device)
+    tensors = x, weight, x if bias is None else bias, x if residual is None else residual, out
+    sizes = rows, cols, x.stride(0), 0 if residual is None else residual.stride(0)
+    how = {
+        "ROWS": plan.rows,
+        "COLS": plan.cols,
+        "ACT": act,
+        "BIAS": bias is not None,
+        "RESIDUAL": residual is not None,
+        "STAGES": max(plan.stages, 1),
+        "PDL": pdl,
+        "num_warps": plan.warps,
+        "launch_pdl": pdl > 0,
+    }
+    tiles = triton.cdiv(rows, plan.rows)
+    if plan.tokens == 0:
+        even = cols % plan.cols == 0
+        sum_kernel[(tiles,)](*tensors, *sizes, TOKENS=tokens, EVEN=even, AHEAD=plan.stages == 0, **how)
+        return out
+    dot_kernel[(tiles * plan.split,)](
+        *tensors,
+        tokens,
+        *sizes,
+        TOKENS=plan.tokens,
+        SPLIT=plan.split,
+        ACROSS=plan.across,
+        EVEN=cols % (plan.cols * plan.split) == 0,
+        PREFETCH=plan.prefetch if pdl else 0,
+        THREADS=32 * plan.warps,
+        **how,
+    )
+    return out
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -43,21 +84,17 @@ def dot_kernel(
     weight,
     bias,
     residual,
-    norm,
     out,
     tokens,
     rows,
     cols,
     x_stride,
     residual_stride,
-    eps,
-    offset,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     SPLIT: tl.constexpr,
     ACT: tl.constexpr,
-    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     ACROSS: tl.constexpr,
@@ -73,10 +110,11 @@ def dot_kernel(
     share = tl.cdiv(cols, COLS * SPLIT) * COLS
     begin = part * share
     end = tl.minimum(begin + share, cols)
+    side = rows.to(tl.int64) * cols
     if PREFETCH > 0:
         prefetched(weight, tile * ROWS, rows, cols, begin, ROWS, PREFETCH, THREADS)
         if ACT is not None:
-            prefetched(weight + rows.to(tl.int64) * cols, tile * ROWS, rows, cols, begin, ROWS, PREFETCH, THREADS)
+            prefetched(weight + side, tile * ROWS, rows, cols, begin, ROWS, PREFETCH, THREADS)
     waited(PDL)
     row = tile * ROWS + tl.arange(0, ROWS)
     near = tl.minimum(row, rows - 1).to(tl.int64)
@@ -85,7 +123,6 @@ def dot_kernel(
     at_weight = weight + near[:, None] * cols + column[None, :]
     at_x = x + token[:, None] * x_stride + column[None, :]
     real = token < tokens
-    squares = tl.zeros([TOKENS], tl.float32)
     if ACROSS:
         total = tl.zeros([ROWS, TOKENS], tl.float32)
         upper = tl.zeros([ROWS, TOKENS], tl.float32)
@@ -96,38 +133,21 @@ def dot_kernel(
         inside = k + column < end
         w = streamed(at_weight + k, inside, EVEN)
         xs = tl.load(at_x + k, mask=real[:, None] if EVEN else real[:, None] & inside[None, :], other=0.0)
-        if NORM:
-            wide = xs.to(tl.float32)
-            scale = tl.load(norm + k + column, mask=inside, other=0.0).to(tl.float32) + offset
-            squares += tl.sum(wide * wide, 1)
-            xs = (wide * scale[None, :]).to(xs.dtype)
         if ACT is not None:
-            v = streamed(at_weight + rows.to(tl.int64) * cols + k, inside, EVEN)
+            v = streamed(at_weight + side + k, inside, EVEN)
             upper = tl.dot(v, tl.trans(xs), upper) if ACROSS else tl.dot(xs, tl.trans(v), upper)
         total = tl.dot(w, tl.trans(xs), total) if ACROSS else tl.dot(xs, tl.trans(w), total)
     late(PDL)
     if ACROSS:
         total, upper = tl.trans(total), tl.trans(upper)
     kept = real[:, None] & (row < rows)[None, :]
-    at_out = out + token[:, None] * rows + row[None, :]
+    at_out = token[:, None] * rows + row[None, :]
     if SPLIT > 1:
-        tl.store(at_out + part * tokens * rows, total, mask=kept)
+        tl.store(out + part * tokens * rows + at_out, total, mask=kept)
         return
-    kind = out.dtype.element_ty
-    if NORM:
-        scale = tl.rsqrt(squares / cols + eps)
-        total, upper = total * scale[:, None], upper * scale[:, None]
-    if BIAS:
-        total += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[None, :]
-        if ACT is not None:
-            upper += tl.load(bias + rows + row, mask=row < rows, other=0.0).to(tl.float32)[None, :]
-    found = total.to(kind)
-    if ACT is not None:
-        found = (activated(found.to(tl.float32), ACT).to(kind).to(tl.float32) * upper.to(kind).to(tl.float32)).to(kind)
-    if RESIDUAL:
-        more = tl.load(residual + token[:, None] * residual_stride + row[None, :], mask=kept, other=0.0)
-        found = (found.to(tl.float32) + more.to(tl.float32)).to(kind)
-    tl.store(at_out, found, mask=kept)
+    more = residual + token[:, None] * residual_stride + row[None, :]
+    wide = row[None, :] < rows
+    finished(total, upper, bias + row[None, :], wide, more, kept, out + at_out, rows, ACT, BIAS, RESIDUAL)
 
 
 @triton.jit
@@ -136,36 +156,28 @@ def sum_kernel(
     weight,
     bias,
     residual,
-    norm,
     out,
     rows,
     cols,
     x_stride,
     residual_stride,
-    eps,
-    offset,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     ACT: tl.constexpr,
-    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
     AHEAD: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    THREADS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One or two tokens: multiply and add without tensor cores, so that a tile may be a few whole rows."""
+    """One or two tokens: multiply and add without tensor cores, so that a tile may be a few whole rows.
+
+    AHEAD: a step's weights are loaded during the step before, the first step's while the kernel before this one runs.
+    """
     early(PDL)
-    tile = tl.program_id(0)
-    if PREFETCH > 0:
-        prefetched(weight, tile * ROWS, rows, cols, 0, ROWS, PREFETCH, THREADS)
-        if ACT is not None:
-            prefetched(weight + rows.to(tl.int64) * cols, tile * ROWS, rows, cols, 0, ROWS, PREFETCH, THREADS)
-    row = tile * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     near = tl.minimum(row, rows - 1).to(tl.int64)
     column = tl.arange(0, COLS)
     at_weight = weight + near[:, None] * cols + column[None, :]
@@ -176,143 +188,68 @@ def sum_kernel(
             next_v = streamed(at_upper, column < cols, False)
     waited(PDL)
     total = tl.zeros([ROWS, COLS], tl.float32)
-    second = tl.zeros([ROWS, COLS], tl.float32)
     upper = tl.zeros([ROWS, COLS], tl.float32)
+    total_second = tl.zeros([ROWS, COLS], tl.float32)
     upper_second = tl.zeros([ROWS, COLS], tl.float32)
-    squares = tl.zeros([COLS], tl.float32)
-    squares_second = tl.zeros([COLS], tl.float32)
     for k in tl.range(0, cols, COLS, num_stages=STAGES):
         inside = k + column < cols
         if AHEAD:
+            following = k + COLS + column < cols
             w = next_w.to(tl.float32)
-            next_w = streamed(at_weight + k + COLS, k + COLS + column < cols, False)
+            next_w = streamed(at_weight + k + COLS, following, False)
             if ACT is not None:
                 v = next_v.to(tl.float32)
-                next_v = streamed(at_upper + k + COLS, k + COLS + column < cols, False)
+                next_v = streamed(at_upper + k + COLS, following, False)
         else:
             w = streamed(at_weight + k, inside, EVEN).to(tl.float32)
             if ACT is not None:
                 v = streamed(at_upper + k, inside, EVEN).to(tl.float32)
-        first = tl.load(x + k + column, mask=inside, other=0.0).to(tl.float32)
-        if NORM:
-            scale = tl.load(norm + k + column, mask=inside, other=0.0).to(tl.float32) + offset
-            squares += first * first
-            first = (first * scale).to(x.dtype.element_ty).to(tl.float32)
-        total += w * first[None, :]
+        first = tl.load(x + k + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+        total += w * first
         if ACT is not None:
-            upper += v * first[None, :]
+            upper += v * first
         if TOKENS == 2:
-            other = tl.load(x + x_stride + k + column, mask=inside, other=0.0).to(tl.float32)
-            if NORM:
-                squares_second += other * other
-                other = (other * scale).to(x.dtype.element_ty).to(tl.float32)
-            second += w * other[None, :]
+            second = tl.load(x + x_stride + k + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+            total_second += w * second
             if ACT is not None:
-                upper_second += v * other[None, :]
+                upper_second += v * second
     late(PDL)
+    kept = row < rows
     for token in tl.static_range(TOKENS):
-        found = tl.sum(total if token == 0 else second, 1)
-        gate_up = tl.sum(upper if token == 0 else upper_second, 1)
-        if NORM:
-            scale = tl.rsqrt(tl.sum(squares if token == 0 else squares_second, 0) / cols + eps)
-            found, gate_up = found * scale, gate_up * scale
-        kind = out.dtype.element_ty
-        if BIAS:
-            found += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)
-            if ACT is not None:
-                gate_up += tl.load(bias + rows + row, mask=row < rows, other=0.0).to(tl.float32)
-        answer = found.to(kind)
-        if ACT is not None:
-            answer = (
-                activated(answer.to(tl.float32), ACT).to(kind).to(tl.float32) * gate_up.to(kind).to(tl.float32)
-            ).to(kind)
-        if RESIDUAL:
-            more = tl.load(residual + token * residual_stride + row, mask=row < rows, other=0.0)
-            answer = (answer.to(tl.float32) + more.to(tl.float32)).to(kind)
-        tl.store(out + token * rows + row, answer, mask=row < rows)
-
-
-def launch_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    plan: Plan,
-    act: Act | None = None,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    norm: Norm | None = None,
-    pdl: int | None = None,
-) -> torch.Tensor:
-    """`x` [tokens, cols]. Answers [tokens, rows], or the bare parts [split, tokens, rows] of a split product."""
-    pdl = dependent(x.device) if pdl is None else pdl
-    tokens, cols = x.shape
-    rows = weight.shape[0] // (1 if act is None else 2)
-    if plan.split > 1:
-        out = torch.empty((plan.split, tokens, rows), dtype=torch.float32, device=x.device)
-    else:
-        out = torch.empty((tokens, rows), dtype=x.dtype, device=x.device)
-    tensors = (
-        x,
-        weight,
-        x if bias is None else bias,
-        x if residual is None else residual,
-        x if norm is None or norm.weight is None else norm.weight,
-        out,
-    )
-    sizes = (rows, cols, x.stride(0), 0 if residual is None else residual.stride(0))
-    scale = (0.0, 0.0) if norm is None else (norm.eps, norm.offset)
-    how = {
-        "ROWS": plan.rows,
-        "COLS": plan.cols,
-        "ACT": act,
-        "NORM": norm is not None,
-        "BIAS": bias is not None,
-        "RESIDUAL": residual is not None,
-        "STAGES": max(plan.stages, 1),
-        "PREFETCH": plan.prefetch if pdl else 0,
-        "THREADS": 32 * plan.warps,
-        "PDL": pdl,
-        "num_warps": plan.warps,
-        "launch_pdl": pdl > 0,
-    }
-    tiles = triton.cdiv(rows, plan.rows)
-    if plan.tokens == 0:
-        sum_kernel[(tiles,)](
-            *tensors, *sizes, *scale, TOKENS=tokens, EVEN=cols % plan.cols == 0, AHEAD=plan.stages == 0, **how
-        )
-        return out
-    even = cols % (plan.cols * plan.split) == 0
-    dot_kernel[(tiles * plan.split,)](
-        *tensors, tokens, *sizes, *scale, TOKENS=plan.tokens, SPLIT=plan.split, ACROSS=plan.across, EVEN=even, **how
-    )
-    return out
+        found = tl.sum(total if token == 0 else total_second, 1)
+        more_found = tl.sum(upper if token == 0 else upper_second, 1)
+        more = residual + token * residual_stride + row
+        to = out + token * rows + row
+        finished(found, more_found, bias + row, kept, more, kept, to, rows, ACT, BIAS, RESIDUAL)
 
 
 @triton.jit
-def join_kernel(
-    parts,
+def finished(
+    total,
+    upper,
     bias,
+    wide,
     residual,
-    out,
-    size,
+    kept,
+    to,
     rows,
-    residual_stride,
-    PARTS: tl.constexpr,
+    ACT: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    """Sum the parts of a split product in their order."""
-    early(PDL)
-    waited(PDL)
-    late(PDL)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    kind = out.dtype.element_ty
-    value = gathered(parts + at, inside, bias + at % rows, size, PARTS, BIAS, kind)
+    """Bias, gate and residual, each rounded as a module rounds it."""
+    kind = to.dtype.element_ty
+    if BIAS:
+        total += tl.load(bias, mask=wide, other=0.0).to(tl.float32)
+        if ACT is not None:
+            upper += tl.load(bias + rows, mask=wide, other=0.0).to(tl.float32)
+    found = total.to(kind).to(tl.float32)
+    if ACT is not None:
+        found = activated(found, ACT).to(kind).to(tl.float32) * upper.to(kind).to(tl.float32)
+        found = found.to(kind).to(tl.float32)
     if RESIDUAL:
-        value += tl.load(residual + at // rows * residual_stride + at % rows, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, value.to(kind), mask=inside)
+        found += tl.load(residual, mask=kept, other=0.0).to(tl.float32)
+    tl.store(to, found.to(kind), mask=kept)
 
 
 def join(
@@ -343,3 +280,31 @@ def join(
         launch_pdl=pdl > 0,
     )
     return out
+
+
+@triton.jit
+def join_kernel(
+    parts,
+    bias,
+    residual,
+    out,
+    size,
+    rows,
+    residual_stride,
+    PARTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Sum the parts of a split product in their order."""
+    early(PDL)
+    waited(PDL)
+    late(PDL)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    kind = out.dtype.element_ty
+    value = gathered(parts + at, inside, bias + at % rows, size, PARTS, BIAS, kind)
+    if RESIDUAL:
+        value += tl.load(residual + at // rows * residual_stride + at % rows, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, value.to(kind), mask=inside)
