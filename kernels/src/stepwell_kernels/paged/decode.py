@@ -14,15 +14,18 @@ import torch
 import triton
 import triton.language as tl
 
+from stepwell_kernels.fused.device.pieces import dependent, early, processors, waited
 from stepwell_kernels.paged.place import Tables
 from stepwell_kernels.paged.sight import SEES, cap, first_seen
 
-ROWS = 128
-"""Rows whose lengths are read at once."""
-LEAST = 128
+LEAST = 256
 """Tokens below which a piece is not worth a program of its own."""
 WAVES = 2
-"""Programs for each multiprocessor."""
+"""Programs for each multiprocessor: as many as run at once."""
+FINE = 2
+"""So many times as many where rows are many: whoever is done early takes another piece."""
+FEW = 8
+"""Rows that are not many."""
 LOG2E = 1.4426950408889634
 
 
@@ -32,17 +35,16 @@ class Scratch:
     def __init__(self, device: torch.device | str, rows: int, heads: int, kv_heads: int, value_dim: int) -> None:
         """Fits calls of up to so many rows and heads, of at least so many KV heads."""
         device = torch.device(device)
-        cuda = device.type == "cuda"
-        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else 4
-        pieces = rows + self.share(kv_heads)
+        self.processors = processors(device) if device.type == "cuda" else 4
+        pieces = rows + self.share(rows, kv_heads)
         self.parts = torch.empty(pieces * heads * value_dim, dtype=torch.float32, device=device)
         self.sums = torch.empty(pieces * heads, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(rows * heads, dtype=torch.int32, device=device)
         """By row and KV head: pieces that have ended; back at zero after each call."""
 
-    def share(self, kv_heads: int) -> int:
+    def share(self, rows: int, kv_heads: int) -> int:
         """Pieces that all histories together are cut into, about, for each KV head."""
-        return max(1, self.processors * WAVES // kv_heads)
+        return max(1, self.processors * WAVES * (1 if rows <= FEW else FINE) // kv_heads)
 
 
 def paged_decode(
@@ -69,7 +71,8 @@ def paged_decode(
         out = torch.empty((rows, heads, value_dim), dtype=query.dtype, device=query.device)
     if not rows:
         return out
-    share = scratch.share(kv_heads)
+    share = scratch.share(rows, kv_heads)
+    pdl = dependent(query.device)
     group = heads // kv_heads
     kind, sight = tables.sees
     block, warps, stages = _blocks(max(dim, value_dim), keys.dtype)
@@ -111,8 +114,10 @@ def paged_decode(
         BLOCK=block,
         STAGES=stages,
         LEAST=LEAST,
-        ROWS=ROWS,
+        ROWS=32 if rows <= 64 else 128,
+        PDL=pdl,
         num_warps=warps,
+        launch_pdl=pdl > 0,
     )
     return out
 
@@ -121,7 +126,7 @@ def _blocks(dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Tokens of a block, warps and stages."""
     if dtype == torch.float32:
         return (32, 4, 2) if dim <= 128 else (16, 4, 2)
-    return (64, 4, 3) if dim <= 128 else (32, 4, 3)
+    return (64, 4, 4) if dim <= 128 else (32, 4, 4)
 
 
 @triton.jit
@@ -172,7 +177,9 @@ def _decode(
     STAGES: tl.constexpr,
     LEAST: tl.constexpr,
     ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    early(PDL)
     kv_head = tl.program_id(0)
     piece = tl.program_id(1)
 
@@ -207,19 +214,20 @@ def _decode(
     dims = tl.arange(0, DIM_PADDED)
     value_dims = tl.arange(0, VALUE_PADDED)
     heads = kv_head * GROUP + queries
+    table = pages + slot.to(tl.int64) * table_line
+    tokens = low + tl.arange(0, BLOCK)
+    page = tl.load(table + tokens // PAGE_SIZE, tokens < high, -1)
+    waited(PDL)
     q = tl.load(
         query + row.to(tl.int64) * q_row + heads[:, None] * q_head + dims[None, :],
         (queries[:, None] < GROUP) & (dims[None, :] < DIM),
         0.0,
     )
-    table = pages + slot.to(tl.int64) * table_line
     keys += kv_head * DIM
     values += kv_head * VALUE_DIM
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     found = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
-    tokens = low + tl.arange(0, BLOCK)
-    page = tl.load(table + tokens // PAGE_SIZE, tokens < high, -1)
     for _ in tl.range(low, high, BLOCK, num_stages=STAGES):
         seen = page >= 0
         places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE

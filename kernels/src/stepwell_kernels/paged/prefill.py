@@ -148,7 +148,7 @@ def _blocks(dim: int, dtype: torch.dtype, group: int) -> Blocks:
     if dtype == torch.float32:
         return Blocks(max(32, least), 32 if dim <= 128 else 16, 4, 2)
     if dim <= 128:
-        return Blocks(max(128, least), 64, 4, 3)
+        return Blocks(max(128, least), 64, 8, 3)
     return Blocks(max(128, least), 32, 8, 2)
 
 
