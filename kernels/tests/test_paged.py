@@ -117,6 +117,7 @@ CASES = {
     "big-pages": dict(rows=[(257, 1), (255, 12)], page_size=256),
     "values": dict(rows=[(21, 1), (33, 12)], dims=(24, 16)),
     "dim-80": dict(rows=[(21, 1), (33, 12)], dims=(80, 80)),
+    "split-prompt": dict(rows=[(1100, 5), (0, 2)], page_size=16, sinks=True),
     "sinks": dict(rows=[(200, 1), (21, 1), (33, 12)], sinks=True, pad=(1, 1)),
     "softcap": dict(rows=[(200, 1), (21, 1), (33, 12)], softcap=2.0),
     "one-head-each": dict(rows=[(21, 1), (33, 12)], heads=2),

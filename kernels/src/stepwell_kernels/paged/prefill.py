@@ -16,12 +16,17 @@ import torch
 import triton
 import triton.language as tl
 
+from stepwell_kernels.fused.device.pieces import processors
 from stepwell_kernels.paged.place import Tables
 from stepwell_kernels.paged.sight import SEES, cap, first_seen
 from stepwell_kernels.paged.step import Step
 
 ROWS = 128
 """Rows whose places are read at once."""
+SPLITS = 32
+"""Most parts of a history."""
+SPLIT = 512
+"""Tokens below which a part is not worth merging."""
 LOG2E = 1.4426950408889634
 
 
@@ -62,7 +67,8 @@ def paged_prefill(
     blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, group)
     each = blocks.queries // group
     tiles = tokens // each + step.shape.prompts + 1
-    splits = _splits(tiles * kv_heads, query.device)
+    reach = tables.pages.shape[1] * tables.page_size if kind == "all" else sight + each
+    splits = _splits(tiles * kv_heads, reach, query.device)
     parts, sums = out, out
     if splits > 1:
         parts = torch.empty((splits, tokens, heads, value_dim), dtype=torch.float32, device=query.device)
@@ -120,7 +126,8 @@ def paged_prefill(
             HEADS=heads,
             VALUE_DIM=value_dim,
             VALUE_PADDED=triton.next_power_of_2(value_dim),
-            num_warps=1,
+            SPLITS=SPLITS,
+            num_warps=4,
         )
     return out
 
@@ -152,10 +159,10 @@ def _blocks(dim: int, dtype: torch.dtype, group: int) -> Blocks:
     return Blocks(max(128, least), 32, 8, 2)
 
 
-def _splits(programs: int, device: torch.device) -> int:
-    """Of each history: as many as fill the device, where the tiles alone do not."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-    return min(max(1, 2 * processors // programs), 32)
+def _splits(programs: int, reach: int, device: torch.device) -> int:
+    """Of each history, which is at most `reach`: as many as fill the device, where the tiles alone do not."""
+    free = 2 * (processors(device) if device.type == "cuda" else 16) // programs
+    return max(1, min(free, SPLITS, reach // SPLIT))
 
 
 @triton.jit
@@ -364,6 +371,7 @@ def _merge(
     HEADS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     """Weigh the parts of one token and head by their mass; padding, which no part has written, keeps its zeros."""
     token = tl.program_id(1).to(tl.int64)
@@ -371,18 +379,21 @@ def _merge(
     if token >= tl.load(begins + last) + tl.load(counts + last) - decodes:
         return
     value_dims = tl.arange(0, VALUE_PADDED)
-    top = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634 if SINKS else float("-inf")
-    mass = 1.0 if SINKS else 0.0
-    found = tl.zeros([VALUE_PADDED], tl.float32)
-    for split in range(splits):
-        spot = (split * tokens + token) * HEADS + head
-        own = tl.load(sums + spot)
-        part = tl.load(parts + spot * VALUE_DIM + value_dims, value_dims < VALUE_DIM, 0.0)
-        higher = tl.maximum(top, own)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        weight = tl.exp2(own - base)
-        fade = tl.exp2(top - base)
-        mass = mass * fade + weight
-        found = found * fade + part * weight
-        top = higher
-    tl.store(out + token * out_token + head * out_head + value_dims, found / mass, value_dims < VALUE_DIM)
+    split = tl.arange(0, SPLITS)
+    spot = (split * tokens + token) * HEADS + head
+    own = tl.load(sums + spot, split < splits, float("-inf"))
+    part = tl.load(
+        parts + spot[:, None] * VALUE_DIM + value_dims[None, :],
+        (split[:, None] < splits) & (value_dims[None, :] < VALUE_DIM),
+        0.0,
+    )
+    top = tl.max(own, 0)
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
+        top = tl.maximum(top, sink)
+    weights = tl.exp2(own - top)
+    mass = tl.sum(weights, 0)
+    if SINKS:
+        mass += tl.exp2(sink - top)
+    found = tl.sum(part * weights[:, None], 0) / mass
+    tl.store(out + token * out_token + head * out_head + value_dims, found, value_dims < VALUE_DIM)
