@@ -14,8 +14,8 @@ from stepwell_kernels.transfer.mover import Mover, Pairs, Way
 from stepwell_kernels.transfer.nvrtc import Library, architecture, compiled
 from stepwell_kernels.transfer.plan import plan
 
-THREADS = 1024
-UNROLL = 4
+THREADS = 512
+UNROLL = 8
 """Loads of a thread before its first store, as pages.cu is compiled."""
 
 

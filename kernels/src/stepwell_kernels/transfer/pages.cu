@@ -115,6 +115,6 @@ __device__ __forceinline__ void move(const Plan& plan) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) load(const __grid_constant__ Plan plan) { move<true, 4>(plan); }
+extern "C" __global__ void __launch_bounds__(512, 1) load(const __grid_constant__ Plan plan) { move<true, 8>(plan); }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) save(const __grid_constant__ Plan plan) { move<false, 4>(plan); }
+extern "C" __global__ void __launch_bounds__(512, 1) save(const __grid_constant__ Plan plan) { move<false, 8>(plan); }
