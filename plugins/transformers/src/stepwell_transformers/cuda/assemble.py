@@ -38,22 +38,20 @@ def cuda_executor(
     log: logging.Logger,
 ) -> CudaExecutor:
     """Captures graphs unless the config says otherwise. `cache`: a folder for compiled kernels."""
-    page_size = pools[0].shape.page_size
-    state = SlotState(model.groups, page_size, slots, _longest(model, pools), model.device)
-    compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
-    device = model.device
+    device, page_size = model.device, pools[0].shape.page_size
     # Copies go before a step where both could start: they are small, and it may wait for them.
-    compute_lane, loads, saves = CudaLane(device), CudaLane(device, -1), CudaLane(device, -1)
-    lanes = Lanes(compute_lane, loads, saves, {layer: loads.gate() for layer in range(model.layers)})
+    own, loads, saves = CudaLane(device), CudaLane(device, -1), CudaLane(device, -1)
+    lanes = Lanes(own, loads, saves, {layer: loads.gate() for layer in range(model.layers)})
     torch.cuda.synchronize(device)  # what was made so far was made in another stream
-    graphs, wanted = None, shapes(config.graphs, slots)
-    if wanted:
-        graphs = StepGraphs(compute, wanted, lambda layer: compute_lane.follow(lanes.gates[layer]))
-        with torch.inference_mode():
-            graphs.capture(compute_lane, report, log)
-    drawer = Drawer(device, slots, model.vocab)
-    movers = partial(_movers, pools, config, cache)
-    return CudaExecutor(compute, graphs, drawer, lanes, movers, wake, log)
+    with torch.inference_mode(), own.enqueue():
+        state = SlotState(model.groups, page_size, slots, _longest(model, pools), device)
+        compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
+        drawer = Drawer(device, slots, model.vocab)
+        graphs, wanted = None, shapes(config.graphs, slots)
+        if wanted:
+            graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
+            graphs.capture(own, report, log)
+    return CudaExecutor(compute, graphs, drawer, lanes, partial(_movers, pools, config, cache), wake, log)
 
 
 def proof(
