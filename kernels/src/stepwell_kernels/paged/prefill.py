@@ -63,7 +63,7 @@ def paged_prefill(
         return out
     group = heads // kv_heads
     kind, sight = tables.sees
-    hopper = _hopper(query, keys, values, tables)
+    hopper = USE_HOPPER and _hopper(query, keys, values, tables)
     blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, group)
     each = blocks.queries // group
     tiles = tokens // each + step.shape.prompts + 1
@@ -132,6 +132,7 @@ def paged_prefill(
     return out
 
 
+USE_HOPPER = False
 HOPPER = {64: Blocks(128, 128, 4, 2), 128: Blocks(128, 128, 4, 2), 256: Blocks(128, 64, 4, 2)}
 """By head dim."""
 
