@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import click
 import torch
@@ -28,9 +28,8 @@ LINK, LOOP = "one large copy", "cudaMemcpyAsync loop"
 BOTH = "both"
 SIDE = 8192
 """Of the matrices that are multiplied beside copies."""
-PRODUCTS = 16
-BESIDE = 3
-"""Copies that are enqueued beside these products, so that one always runs."""
+BEFORE, AFTER = 40, 60
+"""Products before the copies begin, and from then on: enough that some run after them."""
 
 COLUMNS = {
     "page": "page",
@@ -71,6 +70,15 @@ class Asked:
     def shape(self, page: int) -> PageShape:
         """Of pages so long, without a meaning for the bytes of a token."""
         return PageShape(self.layers, page, 1, self.token_bytes, torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds of a product alone, of one beside copies, and of a copy meanwhile."""
+
+    alone: float
+    beside: float
+    copy: float
 
 
 @dataclass(slots=True)
@@ -193,7 +201,7 @@ def _mover(scene: Scene, method: Method, blocks: int | None, asked: Asked) -> Mo
 
 
 def _interference(page: int, asked: Asked, arena: Arena, device: torch.device) -> Iterator[dict[str, object]]:
-    """How much longer a large product takes while copies run; products alone and beside copies take turns."""
+    """How much longer a large product takes while copies run."""
     scene = Scene(arena, asked.shape(page), asked.tokens // page, device)
     a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
     product = torch.empty_like(a)
@@ -205,54 +213,51 @@ def _interference(page: int, asked: Asked, arena: Arena, device: torch.device) -
         mover = _mover(scene, method, blocks, asked)
         for way in Way:
             copy = scene.copier(mover, way)
-            alone, beside, rates = [], [], []
-            for turn in range(asked.rounds + 1):
-                plain, (with_copies, took) = _products(a, b, product), _beside(copy, a, b, product)
-                if turn:
-                    alone.append(plain)
-                    beside.append(with_copies)
-                    rates.append(scene.nbytes / took / 1e9)
+            turns = [_beside(copy, lambda: torch.mm(a, b, out=product)) for _ in range(asked.rounds)]
             yield {
                 "page": page,
                 "direction": way.value,
                 "method": mover.method,
                 "blocks": mover.blocks,
-                "product_ms": round(median(alone) * 1e3, 4),
-                "beside_ms": round(median(beside) * 1e3, 4),
-                "slowdown_percent": round(100 * (median(beside) / median(alone) - 1), 2),
-                "copy_gb_s": round(median(rates), 2),
+                "product_ms": round(median(turn.alone for turn in turns) * 1e3, 4),
+                "beside_ms": round(median(turn.beside for turn in turns) * 1e3, 4),
+                "slowdown_percent": round(median(100 * (turn.beside / turn.alone - 1) for turn in turns), 2),
+                "copy_gb_s": round(scene.nbytes / median(turn.copy for turn in turns) / 1e9, 2),
             }
 
 
-def _products(a: torch.Tensor, b: torch.Tensor, product: torch.Tensor) -> float:
-    """Seconds of one of several in a row."""
-    torch.mm(a, b, out=product)
-    begin, end = _clock(), _clock()
-    begin.record()
-    for _ in range(PRODUCTS):
-        torch.mm(a, b, out=product)
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / PRODUCTS
+def _beside(copy: Copy, multiply: Callable[[], object]) -> Beside:
+    """Products in a row, of which some run while copies do.
 
-
-def _beside(copy: Copy, a: torch.Tensor, b: torch.Tensor, product: torch.Tensor) -> tuple[float, float]:
-    """The same while copies run, and seconds of the first of these copies."""
+    Clocks follow the power that is drawn, so products are compared with those shortly before and after them.
+    """
     side = torch.cuda.Stream(priority=-1)
-    begin, end, last = _clock(), _clock(), _clock()
-    side.wait_stream(torch.cuda.current_stream())
+    begin, end, copied = _clock(), _clock(), _clock()
+    marks = [_clock() for _ in range(BEFORE + AFTER + 1)]
+    torch.cuda.synchronize()
+    marks[0].record()
+    for mark in marks[1 : BEFORE + 1]:
+        multiply()
+        mark.record()
+    side.wait_event(marks[BEFORE])
     with torch.cuda.stream(side):
         begin.record()
         copy()
+        copied.record()
+        copy()
         end.record()
-        for _ in range(BESIDE - 1):
-            copy()
-        last.record()
-    took = _products(a, b, product)
-    if last.query():
-        raise click.ClickException("copies ended before the products beside them; ask for more --tokens")
+    for mark in marks[BEFORE + 1 :]:
+        multiply()
+        mark.record()
     torch.cuda.synchronize()
-    return took, begin.elapsed_time(end) / 1e3
+    times = [marks[0].elapsed_time(mark) / 1e3 for mark in marks]
+    spans = list(zip(times[BEFORE // 2 :], times[BEFORE // 2 + 1 :], strict=False))
+    first, done = (marks[0].elapsed_time(event) / 1e3 for event in (begin, end))
+    inside = [stop - start for start, stop in spans if start >= first and stop <= done]
+    alone = [stop - start for start, stop in spans if stop <= first or start >= done]
+    if not inside or times[-1] < done:
+        raise click.ClickException("copies and products did not run together as long as was expected")
+    return Beside(fmean(alone), fmean(inside), begin.elapsed_time(copied) / 1e3)
 
 
 def _at_once(load: Copy, save: Copy) -> Copy:
