@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepwell import GroupSpec, PageCopy, Row, Sampling, SlotOpen, StepPlan, TableEdit
+from stepwell import ConfigError, GroupSpec, PageCopy, Row, Sampling, SlotOpen, StepPlan, TableEdit
 from stepwell.types import Full, Window
-from stepwell_kernels import PagePool, RaggedRow
+from stepwell_kernels import HostPages, PagePool, PageShape, RaggedRow
 from stepwell_kernels.paged import StepBuffers, StepShape
 from stepwell_kernels.transfer.mover import TorchMover
 from stepwell_transformers.config import TransformersConfig
+from stepwell_transformers.cuda.assemble import movers_for
 from stepwell_transformers.cuda.buckets import fit, shapes
 from stepwell_transformers.cuda.compute import Compute
 from stepwell_transformers.cuda.exact import exact_products
@@ -26,7 +27,7 @@ from stepwell_transformers.cuda.transfers import Transfers
 from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, Seat, lay_out
-from stepwell_transformers.runner import TransformersRunner
+from stepwell_transformers.runner import TransformersRunner, picks_kernels
 
 LOG = logging.getLogger("stepwell.transformers")
 
@@ -454,6 +455,30 @@ def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkey
     result = driver.step(opens=(SlotOpen(0, Sampling(), b"", 0),), tables=tables, rows=rows, error=True)
     assert "3 tokens at once need more memory than is left: lower engine.chunk or runner.memory" in result.error
     assert "Tried to allocate 5.00 GiB" in result.error
+
+
+def test_kernels_are_for_cuda_and_for_triton(monkeypatch, caplog):
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    assert picks_kernels("auto", cuda, LOG)
+    assert not picks_kernels("torch", cuda, LOG)
+    assert not picks_kernels("auto", cpu, LOG)
+    with pytest.raises(ConfigError, match="'triton' needs a CUDA device"):
+        picks_kernels("triton", cpu, LOG)
+    monkeypatch.setattr("stepwell_transformers.runner.find_spec", lambda name: None)
+    assert not picks_kernels("auto", cuda, LOG)
+    assert "triton is not installed" in caplog.text
+    with pytest.raises(ConfigError, match="'triton' needs triton, which is not installed"):
+        picks_kernels("triton", cuda, LOG)
+
+
+def test_a_way_to_copy_that_does_not_work_here_is_a_config_error(tmp_path):
+    shape = PageShape(2, 16, 2, 16, torch.float32)
+    pool, memory = PagePool(shape, 4, "cpu"), memoryview(bytearray(4 * shape.page_bytes))
+    host = HostPages(memory, 0, shape.page_bytes, 4, shape)
+    with pytest.raises(ConfigError, match=r"runner\.copies: 'engine' does not work here"):
+        movers_for([pool], TransformersConfig(copies="engine"), tmp_path, [host])
+    (mover,) = movers_for([pool], TransformersConfig(), tmp_path, [host])
+    assert mover.method == "torch"
 
 
 def test_products_are_exact_while_a_runner_is_open():

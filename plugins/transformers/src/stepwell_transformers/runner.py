@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
 
 import torch
@@ -42,7 +42,7 @@ class TransformersRunner(Runner):
             torch.set_num_threads(config.threads)
         self._config, self._log, self._cache = config, context.log, context.state_dir / "kernels"
         random = wanted(config.model)
-        with ExitStack() as undo:
+        with current(device), ExitStack() as undo:
             if device.type == "cuda":
                 undo.enter_context(exact_products())
             with shown(context.log) as report:
@@ -78,7 +78,7 @@ class TransformersRunner(Runner):
         if self._kernels:
             from stepwell_transformers.cuda.assemble import cuda_executor
 
-            with shown(self._log) as report:
+            with shown(self._log) as report, current(self._model.device):
                 parts = self._config, self._cache, wake, report, self._log
                 self._executor = cuda_executor(self._model, pools, slots, *parts)
         else:
@@ -102,7 +102,8 @@ class TransformersRunner(Runner):
             self._hosts.append(HostPages(arena.memory, offset, stride, (end - offset) // stride, shape))
         if self._model.device.type == "cuda":
             self._register(arena)
-        self._opened.pin(self._hosts)
+        with current(self._model.device):
+            self._opened.pin(self._hosts)
 
     def launch(self, plan: StepPlan) -> Step:
         return self._opened.launch(plan)
@@ -116,7 +117,8 @@ class TransformersRunner(Runner):
         if not self._kernels:
             return Share(Device.now(self._model.device), self._config.memory, 0, 0).pages
         graphs = bool(self._config.graphs)
-        share = share_of(self._model, self._config.memory, self.preferred_chunk, ROWS, graphs=graphs)
+        with current(self._model.device):
+            share = share_of(self._model, self._config.memory, self.preferred_chunk, ROWS, graphs=graphs)
         share.check(self.model.name, sum(shape.page_bytes for shape in self._model.shapes(1)))
         self._log.info("%s", share)
         return share.pages
@@ -163,6 +165,11 @@ def pick_device(name: str) -> torch.device:
             f"runner.device: {name!r} is not there; this machine has {torch.cuda.device_count()} CUDA devices"
         )
     return device
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """A CUDA device as the one that kernels are launched on, whatever the calling thread's own is."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:

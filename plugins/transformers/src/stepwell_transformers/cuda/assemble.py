@@ -51,7 +51,7 @@ def cuda_executor(
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)
-    return CudaExecutor(compute, graphs, drawer, lanes, partial(_movers, pools, config, cache), wake, log)
+    return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log)
 
 
 def proof(
@@ -91,9 +91,10 @@ def _longest(model: PagedModel, pools: Sequence[PagePool]) -> int:
     return min([model.context, *room])
 
 
-def _movers(
+def movers_for(
     pools: Sequence[PagePool], config: TransformersConfig, cache: Path, hosts: Sequence[HostPages]
 ) -> list[Mover]:
+    """What copies between each pool and its pages in the arena. ConfigError where that is not to be had."""
     try:
         return [
             make_mover(pool, host, config.copies, config.copy_blocks, cache)
