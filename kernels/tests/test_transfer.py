@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell_kernels import HostPages, PagePool, PageShape
-from stepwell_kernels.transfer import Way, make_mover
+from stepwell_kernels.transfer import Way, make_mover, make_movers, stages
+from stepwell_kernels.transfer import make as making
+from stepwell_kernels.transfer.auto import AutoMover
 from stepwell_kernels.transfer.layout import layout
+from stepwell_kernels.transfer.mover import TorchMover
 from stepwell_kernels.transfer.nvrtc import Unavailable, compiled
 from stepwell_kernels.transfer.pieces import Copies, pieces, runs
 from stepwell_kernels.transfer.plan import divisor
@@ -224,6 +227,74 @@ def test_ids_out_of_range_are_said_before_anything_is_copied():
     host.unpin()
 
 
+@pytest.mark.parametrize(
+    ("layers", "sizes"),
+    [(1, [1]), (2, [1, 1]), (6, [1, 1, 2, 2]), (32, [1, 1, 2, 4, 8, 8, 8]), (0, [])],
+)
+def test_layers_that_are_loaded_together(layers, sizes):
+    assert [len(some) for some in stages(layers)] == sizes
+    assert [layer for some in stages(layers) for layer in some] == list(range(layers))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stage_of_layers(method):
+    case = Case(PageShape(5, 4, 1, 8, torch.bfloat16), slack=32)
+    pool, host, memory = case.build()
+    mover = make_mover(pool, host, method)
+    before = [octets(side) for side in pool.sides]
+    mover.load_layers(range(2, 4), mover.pairs(case.device, case.host))
+    case.layer = 2
+    want = [side[2].copy() for side in case.expected(Way.LOAD, pool, memory)[1]]
+    for side, was, layer in zip(pool.sides, before, want, strict=True):
+        np.testing.assert_array_equal(octets(side)[2], layer)
+        np.testing.assert_array_equal(octets(side)[[0, 1, 4]], was[[0, 1, 4]])
+        assert (octets(side)[3] != was[3]).any()
+    host.unpin()
+
+
+class Recorder(TorchMover):
+    """Says what it was asked to copy."""
+
+    def __init__(self, pool, host, method):
+        super().__init__(pool, host)
+        self.method, self.asked = method, []
+
+    def move(self, way, first, layers, pairs):
+        self.asked.append((way, first, layers))
+
+
+def test_long_runs_go_by_an_engine_and_short_ones_by_a_kernel():
+    pool, host, _ = Case(PageShape(4, 16, 8, 256, torch.bfloat16)).build()  # 128 KiB a layer
+    kernel, engine = Recorder(pool, host, "kernel"), Recorder(pool, host, "engine")
+    mover = AutoMover(pool, host, kernel, engine)
+    pairs = mover.pairs(np.array([0], np.int32), np.array([0], np.int32))
+    mover.load_layer(2, pairs)
+    mover.load_layers(range(1, 3), pairs)
+    mover.load(pairs)
+    mover.save_layer(3, pairs)
+    assert kernel.asked == [(Way.LOAD, 2, 1)]
+    assert engine.asked == [(Way.LOAD, 1, 2), (Way.LOAD, 0, 4), (Way.SAVE, 3, 1)]
+    assert mover.chosen(Way.LOAD, 1) is kernel
+    host.unpin()
+
+
+def test_what_is_missing_is_passed_over_and_said(monkeypatch, caplog):
+    """In the order auto, cuda, triton; then torch."""
+
+    def missing(groups, blocks, cache):
+        raise Unavailable("none today")
+
+    pool, host, _ = Case(SHAPES["page 1"]).build()
+    monkeypatch.setattr(making, "_MAKERS", dict.fromkeys(["auto", "cuda", "triton"], missing))
+    monkeypatch.setattr(making, "_is_cuda", lambda groups: True)
+    monkeypatch.setattr(making, "_unfit", lambda at, group: None)
+    assert make_mover(pool, host).method == "torch"
+    assert "auto: none today; cuda: none today; triton: none today" in caplog.text
+    monkeypatch.setitem(making._MAKERS, "triton", lambda groups, blocks, cache: ["a mover", "another"])
+    assert make_movers([(pool, host)] * 2) == ["a mover", "another"]
+    host.unpin()
+
+
 def test_no_pages_are_no_work():
     Case(SHAPES["page 1"], count=0).check("auto", Way.LOAD)
 
@@ -269,3 +340,13 @@ def test_pages_of_odd_bytes_and_memory_that_is_not_pinned_go_by_torch(caplog):
     host.unpin()
     assert make_mover(pool, host).method == "torch"
     assert "not pinned" in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs CUDA")
+@pytest.mark.parametrize("way", Way)
+def test_parts_of_staging_take_turns(monkeypatch, way):
+    from stepwell_kernels.transfer import engine
+
+    monkeypatch.setattr(engine, "PART_BYTES", 1)  # a page each
+    Case(SHAPES["grouped queries"], slack=32, pages=40, slots=50, count=37).check("engine", way)

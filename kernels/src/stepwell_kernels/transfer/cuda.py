@@ -13,6 +13,7 @@ from stepwell_kernels.transfer.layout import UNIT, Layout, layout
 from stepwell_kernels.transfer.mover import Mover, Pairs, Way
 from stepwell_kernels.transfer.nvrtc import Library, architecture, compiled
 from stepwell_kernels.transfer.plan import plan
+from stepwell_kernels.transfer.rule import BLOCKS
 
 THREADS = 512
 UNROLL = 8
@@ -43,16 +44,19 @@ class PageKernel:
 
 
 class CudaMover(Mover):
-    """By the CUDA kernel, on `blocks` blocks."""
+    """By the CUDA kernel, on at most `blocks` blocks; None: as many as fill the link."""
 
     method = "cuda"
 
-    def __init__(self, pool: PagePool, host: HostPages, blocks: int, kernel: PageKernel) -> None:
-        super().__init__(pool, host, blocks)
+    def __init__(self, pool: PagePool, host: HostPages, blocks: int | None, kernel: PageKernel) -> None:
+        super().__init__(pool, host)
         self._blocks = blocks
         self._layout = layout(pool, host)
         self._kernel = kernel
 
+    def blocks_of(self, way: Way) -> int:
+        return self._blocks or BLOCKS[way]
+
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
         ids = (pairs.uploaded[0], pairs.uploaded[1])
-        self._kernel.enqueue(way, self._layout, first, layers, ids, self._blocks)
+        self._kernel.enqueue(way, self._layout, first, layers, ids, self.blocks_of(way))

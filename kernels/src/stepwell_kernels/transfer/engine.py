@@ -1,16 +1,16 @@
 """Copies by the GPU's copy engines, which leave its multiprocessors to others.
 
-An engine needs about a microsecond a copy, whatever its size, so small pieces are slow. A page's layers lie side by
-side in the arena, so they cross the link as one copy to or from a staging buffer in device memory, beside which the
-pieces are brought into place at the speed of that memory:
+A page's layers lie side by side in the arena, so they cross the link as one copy to or from a staging buffer in device
+memory. A kernel that takes all of the device for some microseconds brings the pieces into place:
 
     arena     | slot 7: layer 0 K V, layer 1 K V, ... |          one copy a page
-    staging   | page | page | page | page |                      a part is filled while another is emptied
+    staging   | page | page | page | page |                      parts are filled while others are emptied
     pool      K: layer 0 [page 3], layer 1 [page 3], ...  V: ...
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -21,13 +21,14 @@ from stepwell_kernels.transfer.batch import Batch
 from stepwell_kernels.transfer.cuda import PageKernel
 from stepwell_kernels.transfer.layout import layout
 from stepwell_kernels.transfer.mover import Mover, Pairs, Way
-from stepwell_kernels.transfer.pieces import pieces, runs
+from stepwell_kernels.transfer.pieces import runs
 
-PART_BYTES = 16 << 20
-PARTS = 3
+PART_BYTES, PARTS = 32 << 20, 4
+"""The kernel waits until multiprocessors are free, which beside large products takes more than a millisecond; the parts
+must hold what crosses the link meanwhile."""
 
 
-class _Staging:
+class Staging:
     """Parts of a buffer that take turns, and when each is free again."""
 
     def __init__(self, part_bytes: int, device: torch.device) -> None:
@@ -50,71 +51,56 @@ class _Staging:
         self._free[part] = stream.record_event()
 
 
+class Engines:
+    """A device's copy engines, each with its stream and staging; movers of several groups share them."""
+
+    def __init__(self, device: torch.device, batch: Batch, kernel: PageKernel, largest_page: int) -> None:
+        self.device = device
+        self.batch = batch
+        self.kernel = kernel
+        self.streams = {way: torch.cuda.Stream(device) for way in Way}
+        self.staging = {way: Staging(max(PART_BYTES, largest_page), device) for way in Way}
+        self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class EngineMover(Mover):
-    """By copy engines, through staging where there is a kernel that brings pieces into place, on `blocks` blocks."""
+    """By copy engines, through staging."""
 
     method = "engine"
 
-    def __init__(self, pool: PagePool, host: HostPages, blocks: int, batch: Batch, kernel: PageKernel | None) -> None:
-        super().__init__(pool, host, blocks)
-        self._blocks = blocks
+    def __init__(self, pool: PagePool, host: HostPages, engines: Engines) -> None:
+        super().__init__(pool, host)
         self._layout = layout(pool, host)
-        self._device = pool.sides[0].device
-        self._batch = batch
-        self._kernel = kernel
-        self._engine = {way: torch.cuda.Stream(self._device) for way in Way}
-        part = max(PART_BYTES, pool.shape.page_bytes)
-        self._staging = {way: _Staging(part, self._device) for way in Way} if kernel else {}
+        self._engines = engines
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
-        if not len(pairs):
-            return
-        if self._kernel is None:
-            self._direct(way, first, layers, pairs)
-        elif way is Way.LOAD:
-            self._load_staged(self._kernel, first, layers, pairs)
-        else:
-            self._save_staged(self._kernel, first, layers, pairs)
-
-    def _direct(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
-        """A copy a piece."""
-        stream, current = self._engine[way], torch.cuda.current_stream(self._device)
-        stream.wait_stream(current)
-        self._batch.enqueue(pieces(way, self._layout, first, layers, pairs.device, pairs.host), stream.cuda_stream)
-        current.wait_stream(stream)
-
-    def _load_staged(self, kernel: PageKernel, first: int, layers: int, pairs: Pairs) -> None:
-        engine, current = self._engine[Way.LOAD], torch.cuda.current_stream(self._device)
-        staging = self._staging[Way.LOAD]
-        engine.wait_stream(current)
-        for some in self._parts(layers, len(pairs), staging):
-            part, address = staging.take(engine)
-            copies = runs(Way.LOAD, self._layout, first, layers, pairs.host[some], address)
-            self._batch.enqueue(copies, engine.cuda_stream)
-            current.wait_stream(engine)
-            self._into_place(kernel, Way.LOAD, first, layers, pairs.uploaded[0][some], address)
-            staging.give_back(part, current)
-
-    def _save_staged(self, kernel: PageKernel, first: int, layers: int, pairs: Pairs) -> None:
-        engine, current = self._engine[Way.SAVE], torch.cuda.current_stream(self._device)
-        staging = self._staging[Way.SAVE]
-        for some in self._parts(layers, len(pairs), staging):
-            part, address = staging.take(current)
-            self._into_place(kernel, Way.SAVE, first, layers, pairs.uploaded[0][some], address)
+        engine, current = self._engines.streams[way], torch.cuda.current_stream(self._engines.device)
+        staging = self._engines.staging[way]
+        if way is Way.LOAD:
             engine.wait_stream(current)
-            copies = runs(Way.SAVE, self._layout, first, layers, pairs.host[some], address)
-            self._batch.enqueue(copies, engine.cuda_stream)
-            staging.give_back(part, engine)
-        current.wait_stream(engine)
+        for some in self._parts(layers, len(pairs), staging.part_bytes):
+            filler, emptier = (engine, current) if way is Way.LOAD else (current, engine)
+            part, address = staging.take(filler)
+            copies = runs(way, self._layout, first, layers, pairs.host[some], address)
+            if way is Way.LOAD:
+                self._engines.batch.enqueue(copies, engine.cuda_stream)
+                current.wait_stream(engine)
+                self._into_place(way, first, layers, pairs.uploaded[0][some], address)
+            else:
+                self._into_place(way, first, layers, pairs.uploaded[0][some], address)
+                engine.wait_stream(current)
+                self._engines.batch.enqueue(copies, engine.cuda_stream)
+            staging.give_back(part, emptier)
+        if way is Way.SAVE:
+            current.wait_stream(engine)
 
-    def _parts(self, layers: int, pages: int, staging: _Staging) -> list[slice]:
-        step = staging.part_bytes // (layers * self._layout.layer_bytes)
-        return [slice(begin, min(begin + step, pages)) for begin in range(0, pages, step)]
+    def _parts(self, layers: int, pages: int, part_bytes: int) -> Iterator[slice]:
+        step = part_bytes // (layers * self._layout.layer_bytes)
+        for begin in range(0, pages, step):
+            yield slice(begin, min(begin + step, pages))
 
-    def _into_place(
-        self, kernel: PageKernel, way: Way, first: int, layers: int, pages: torch.Tensor, staging: int
-    ) -> None:
-        """Between staging, as an arena whose slots hold these layers only, and the pool."""
+    def _into_place(self, way: Way, first: int, layers: int, pages: torch.Tensor, staging: int) -> None:
+        """Between the pool and staging, which is as an arena whose slots hold these layers only."""
         bytes_of_layer = self._layout.layer_bytes
         staged = replace(self._layout, host=staging - first * bytes_of_layer, slot=layers * bytes_of_layer)
-        kernel.enqueue(way, staged, first, layers, (pages, None), self._blocks)
+        self._engines.kernel.enqueue(way, staged, first, layers, (pages, None), self._engines.blocks)

@@ -43,11 +43,9 @@ class Mover(ABC):
     method: str
     """As it is chosen by name."""
 
-    def __init__(self, pool: PagePool, host: HostPages, blocks: int | None = None) -> None:
+    def __init__(self, pool: PagePool, host: HostPages) -> None:
         self.pool = pool
         self.host = host
-        self.blocks = blocks
-        """Thread blocks of its kernels at most, where it has any."""
 
     def pairs(self, device: NDArray[np.int32], host: NDArray[np.int32]) -> Pairs:
         """Check and upload the ids, in the order of the current stream. Raises IndexError, ValueError."""
@@ -77,6 +75,18 @@ class Mover(ABC):
         """Copy all layers from the device to the arena."""
         self.move(Way.SAVE, 0, self.pool.shape.layers, pairs)
 
+    def load_layers(self, layers: range, pairs: Pairs) -> None:
+        """Copy layers that follow one another from the arena to the device."""
+        self.move(Way.LOAD, layers.start, len(layers), pairs)
+
+    def chosen(self, way: Way, layers: int) -> Mover:
+        """What copies so many layers at once; itself, unless it chooses between others."""
+        return self
+
+    def blocks_of(self, way: Way) -> int | None:
+        """Thread blocks that wait on the link, at most; None where no kernel does."""
+        return None
+
     @abstractmethod
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
         """Copy layers `first` to `first + layers` of all pairs."""
@@ -92,6 +102,22 @@ class TorchMover(Mover):
         device, host = pairs.uploaded[0].long(), torch.from_numpy(pairs.host.astype(np.int64))
         for layer in range(first, first + layers):
             copy(self.pool, self.host, layer, device, host)
+
+
+STAGE_LAYERS = 8
+
+
+def stages(layers: int) -> list[range]:
+    """Layers to load together where each is needed as soon as it may be: the first alone, later ones in larger groups.
+
+    Each group costs launches and a wait for free multiprocessors, and longer runs cross the link faster.
+    """
+    found: list[range] = []
+    begin, size = 0, 1
+    while begin < layers:
+        found.append(range(begin, min(begin + size, layers)))
+        begin, size = found[-1].stop, min(found[-1].stop, STAGE_LAYERS)
+    return found
 
 
 def _inside(what: str, ids: NDArray[np.int32], count: int) -> None:

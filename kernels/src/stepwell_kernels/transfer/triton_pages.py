@@ -14,6 +14,7 @@ from stepwell_kernels.copies import HostPages
 from stepwell_kernels.pool import PagePool
 from stepwell_kernels.transfer.layout import UNIT, layout
 from stepwell_kernels.transfer.mover import Mover, Pairs, Way
+from stepwell_kernels.transfer.rule import BLOCKS
 
 WARPS = 32
 UNROLL = 4
@@ -128,15 +129,18 @@ def move_pages(
 
 
 class TritonMover(Mover):
-    """By the Triton kernel, on `blocks` programs; on CPU under the interpreter."""
+    """By the Triton kernel, on at most `blocks` programs; on CPU under the interpreter."""
 
     method = "triton"
 
-    def __init__(self, pool: PagePool, host: HostPages, blocks: int) -> None:
-        super().__init__(pool, host, blocks)
+    def __init__(self, pool: PagePool, host: HostPages, blocks: int | None) -> None:
+        super().__init__(pool, host)
         self._blocks = blocks
         self._layout = layout(pool, host)
         self._on_gpu = pool.sides[0].device.type == "cuda"
+
+    def blocks_of(self, way: Way) -> int:
+        return self._blocks or BLOCKS[way]
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
         if not len(pairs):
@@ -145,7 +149,7 @@ class TritonMover(Mover):
         tile = WARPS * THREADS_PER_WARP * UNROLL
         run = layers * self._layout.layer_bytes // UNIT
         with torch.cuda.device_of(pairs.uploaded):
-            move_pages[(max(1, min(self._blocks, -(-len(pairs) * run // tile))),)](
+            move_pages[(max(1, min(self.blocks_of(way), -(-len(pairs) * run // tile))),)](
                 keys.address + first * keys.layer,
                 values.address + first * values.layer,
                 keys.layer,

@@ -11,7 +11,7 @@ from stepwell import ConfigError
 from stepwell.cli.options import read_config, set_option
 
 METHODS = ("auto", "cuda", "triton", "engine", "torch")
-DEFAULT = "auto,triton,engine"
+DEFAULT = "auto,cuda,triton"
 
 
 def _numbers(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:

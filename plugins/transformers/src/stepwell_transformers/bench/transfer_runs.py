@@ -35,6 +35,7 @@ COLUMNS = {
     "page": "page",
     "direction": "direction",
     "method": "method",
+    "by": "by",
     "blocks": "blocks",
     "gb_s": "GB/s",
     "share_of_link": "of one large copy",
@@ -46,6 +47,7 @@ BESIDE_COLUMNS = {
     "page": "page",
     "direction": "direction",
     "method": "method",
+    "by": "by",
     "blocks": "blocks",
     "product_ms": "product alone, ms",
     "beside_ms": "beside copies, ms",
@@ -175,19 +177,20 @@ def _page(
         turns.add(LOOP, way.value, *loop.copier(scene, way))
     turns.run(asked.rounds)
     for method, mover in movers.items():
-        for direction in (*(way.value for way in Way), BOTH):
+        for direction, ways in {**{way.value: [way] for way in Way}, BOTH: list(Way)}.items():
+            used = [mover.chosen(way, asked.layers) for way in ways]
             rate, base = turns.gb_s(method, direction) or 0.0, turns.gb_s(LOOP, direction)
             times = sorted(turns.times[method, direction])
             yield {
                 "page": page,
                 "direction": direction,
-                "method": mover.method if method == "auto" else method,
-                "asked": method,
+                "method": method,
+                "by": "+".join(dict.fromkeys(one.method for one in used)),
                 "gb_s": rate,
                 "spread_gb_s": [round(turns.nbytes[method, direction] / t / 1e9, 2) for t in (times[-1], times[0])],
                 "memcpy_loop_gb_s": base,
                 "times_memcpy_loop": round(rate / base, 2) if base else None,
-                "blocks": mover.blocks,
+                "blocks": sum(one.blocks_of(way) or 0 for one, way in zip(used, ways, strict=True)),
                 "share_of_link": round(rate / link[direction], 4),
                 "enqueue_ms": round(median(turns.enqueued[method, direction]) * 1e3, 3),
             }
@@ -205,9 +208,11 @@ def _interference(page: int, asked: Asked, arena: Arena, device: torch.device) -
     scene = Scene(arena, asked.shape(page), asked.tokens // page, device)
     a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
     product = torch.empty_like(a)
-    kernels = [method for method in asked.methods if method not in ("engine", "torch")][:1]
+    kernels = ["cuda" if method == "auto" else method for method in asked.methods if method not in ("engine", "torch")][
+        :1
+    ]
     kinds: list[tuple[Method, int | None]] = [(method, blocks) for method in kernels for blocks in (2, 4)]
-    kinds += [("engine", None)] if "engine" in asked.methods else []
+    kinds += [("engine", None)] if "engine" in asked.methods or "auto" in asked.methods else []
     for method, blocks in kinds:
         progress(f"products beside copies by {method}")
         mover = _mover(scene, method, blocks, asked)
@@ -217,8 +222,9 @@ def _interference(page: int, asked: Asked, arena: Arena, device: torch.device) -
             yield {
                 "page": page,
                 "direction": way.value,
-                "method": mover.method,
-                "blocks": mover.blocks,
+                "method": method,
+                "by": mover.chosen(way, asked.layers).method,
+                "blocks": mover.blocks_of(way) or 0,
                 "product_ms": round(median(turn.alone for turn in turns) * 1e3, 4),
                 "beside_ms": round(median(turn.beside for turn in turns) * 1e3, 4),
                 "slowdown_percent": round(median(100 * (turn.beside / turn.alone - 1) for turn in turns), 2),
