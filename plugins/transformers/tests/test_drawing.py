@@ -90,6 +90,15 @@ def test_what_one_slot_had_is_not_held_against_the_next():
     drawer.close(0)
 
 
+def test_what_was_prepared_with_leaves_nothing_behind():
+    drawer = Drawer(CPU, 1, 10)
+    drawer.prepare(torch.bfloat16)
+    logits = torch.zeros(1, 10)
+    logits[0, 0] = 1.0
+    drawer.open(0, Sampling(presence_penalty=9.0), ids(3), 0)
+    assert drawer.draw(logits, [0], [1]).read() == [0]
+
+
 def test_counts_grow_with_those_who_need_them_and_keep_what_they_counted():
     rows = 3 * FIRST
     drawer = Drawer(CPU, rows, 20)

@@ -47,6 +47,7 @@ def cuda_executor(
         state = SlotState(model.groups, page_size, slots, _longest(model, pools), device)
         compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
         drawer = Drawer(device, slots, model.vocab)
+        drawer.prepare(model.dtype)
         graphs, wanted = None, shapes(config.graphs, slots)
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))

@@ -20,7 +20,7 @@ class Asked:
     """One line a slot."""
 
     def __init__(self, slots: int, vocab: int) -> None:
-        self._vocab = vocab
+        self.vocab = vocab
         self.scales = np.zeros((6, slots), dtype=np.float32)
         """Settings that are no whole numbers; a temperature of 0 is greedy."""
         self.wholes = np.full((2, slots), -1, dtype=np.int32)
@@ -43,7 +43,7 @@ class Asked:
             *(heat, sampling.top_p, sampling.min_p),
             *(sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty),
         )
-        self.wholes[TOP_K, slot] = min(sampling.top_k, self._vocab) or self._vocab + 1
+        self.wholes[TOP_K, slot] = min(sampling.top_k, self.vocab) or self.vocab + 1
         self.wholes[COUNTED, slot] = counted
         self.tops[slot] = -1 if sampling.logprobs is None else sampling.logprobs
         self.cut[slot] = heat > 0 and is_cut(sampling)

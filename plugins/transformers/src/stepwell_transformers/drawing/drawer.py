@@ -43,6 +43,12 @@ class Drawer:
 
             self._draw = search.draw
 
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Compile what draws need for logits of a type, so that no request waits for it; before any slot is open."""
+        self.open(0, Sampling(temperature=1.0, top_p=0.5, presence_penalty=0.5), bytes(TOKEN_BYTES), 0)
+        self.draw(torch.zeros((1, self._asked.vocab), dtype=dtype, device=self._device), [0], [1])
+        self.close(0)
+
     def open(self, slot: int, sampling: Sampling, prompt: bytes, generated: int) -> None:
         """A slot gets a request. `prompt`: int32 bytes of all tokens so far, the last `generated` of them its answer's.
 
