@@ -128,7 +128,7 @@ class CudaExecutor(Executor):
 
     def _step(self, lineup: Lineup, loading: Copying) -> Drawn | None:
         """The next token of each row that samples; also left where the row's next step finds it."""
-        computed = self._graphs.replay(lineup) if self._graphs and not (loading.marks and lineup.all_decode) else None
+        computed = self._graphs.replay(lineup, loads=bool(loading.marks)) if self._graphs else None
         if computed is None:
             computed = self._compute.run(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
         own = [lineup.rows[at] for at in lineup.sampling]

@@ -51,10 +51,13 @@ class StepGraphs:
                 log.warning("%s run without CUDA graphs: %s", "prompts" if kind else "decodes", broken[kind])
             report(f"capturing step graphs {done + 1}/{len(self._shapes)}")
 
-    def replay(self, lineup: Lineup) -> Computed | None:
-        """Enqueue a step on the current stream; None where there is no graph for it."""
+    def replay(self, lineup: Lineup, *, loads: bool) -> Computed | None:
+        """Enqueue a step on the current stream; None where there is no graph for it.
+
+        With `loads` it takes one that waits for them, though it has no prompt.
+        """
         prompts = len(lineup.rows) - lineup.decodes
-        shape = fit(lineup.decodes, prompts, len(lineup.tokens), self._graphs)
+        shape = fit(lineup.decodes, max(prompts, int(loads)), len(lineup.tokens), self._graphs)
         if shape is None:
             return None
         self._fill(lineup.triples, shape, prompts)

@@ -29,11 +29,6 @@ class Lineup:
         return [(row.slot, row.start, row.count) for row in self.rows]
 
     @property
-    def all_decode(self) -> bool:
-        """Whether none is a prompt's."""
-        return self.decodes == len(self.rows)
-
-    @property
     def sampling(self) -> list[int]:
         """Which of them sample."""
         return [at for at, row in enumerate(self.rows) if row.sample]
