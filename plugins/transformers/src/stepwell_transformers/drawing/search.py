@@ -41,7 +41,7 @@ def draw(logits: torch.Tensor, asked: Asked, counts: Counts, slots: Ints, length
     return tokens
 
 
-@triton.jit(do_not_specialize=["rows", "stride"])  # compiled once for a model, not once for each number of rows
+@triton.jit(do_not_specialize=["rows"])  # compiled once for a model, not once for each number of rows
 def draw_rows(
     logits, stride, numbers, scales, wholes, table, scratch, tokens, rows, VOCAB: tl.constexpr,
     PROMPT: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr,
