@@ -16,6 +16,7 @@ from transformers import (
 from transformers.models.llama import modeling_llama
 
 from stepwell import Window
+from stepwell_kernels.fused import rms_norm
 from stepwell_transformers import paging
 from stepwell_transformers.apart import silent
 from stepwell_transformers.fuse import fuse
@@ -108,22 +109,22 @@ def test_weights_are_kept_once_under_their_own_names(kind, tiny):
     assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
 
 
-@pytest.mark.parametrize("adds", [True, False])
-def test_both_ways_of_adding_and_norming_answer_the_same(adds, monkeypatch):
-    monkeypatch.setattr("stepwell_transformers.fuse.attention.sums", lambda *_: adds)
-    monkeypatch.setattr("stepwell_transformers.fuse.mlp.sums", lambda *_: adds)
+def test_layers_leave_the_norm_of_their_sum_for_whoever_reads_it(monkeypatch):
     made = llama()
-    fused = fuse(made, "kernels")
+    want = logits_of_own(made, 30)
+    fuse(made, "kernels")
     seen = []
-    hook = made.model.norm.register_forward_pre_hook(lambda _, args: seen.append(getattr(args[0], CARRIED, None)))
-    got = logits(made, 30)
-    hook.remove()
-    if adds:
-        assert seen == [None]
-    else:  # the last layer has left the norm of its sum for the model's
-        assert seen[0][0].weight is made.model.norm.weight
-    with fused.own():
-        assert torch.allclose(logits_of_own(made, 30), got, atol=1e-4)
+    made.model.norm.register_forward_pre_hook(lambda _, args: seen.append(getattr(args[0], CARRIED, None)))
+    alone = []
+
+    def counted(*args):
+        alone.append(args)
+        return rms_norm(*args)
+
+    monkeypatch.setattr("stepwell_transformers.fuse.norms.rms_norm", counted)
+    assert torch.allclose(logits(made, 30), want, atol=1e-4)
+    assert seen[0][0].weight is made.model.norm.weight
+    assert len(alone) == 1  # the first layer's, of the embeddings
 
 
 def logits_of_own(made, tokens):

@@ -10,17 +10,19 @@ import torch
 from torch import nn
 
 from stepwell import Window
-from stepwell_kernels.fused import Norm, linear, rms_norm, rotate, rotate_and_write
+from stepwell_kernels.fused import Norm, linear, project_and_write, rms_norm, rotate, rotate_and_write
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
-from stepwell_transformers.fuse.branch import Branch, sums
+from stepwell_transformers.fuse.branch import Call, FusedBranch
 from stepwell_transformers.fuse.merge import Merged, merge, plain
-from stepwell_transformers.fuse.probe import Ask, Call, Probe
+from stepwell_transformers.fuse.probe import Ask, Called, Probe
 from stepwell_transformers.paging import Foreign, Paging
 
 PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",), ("query_key_value",), ("W_pack",))
 OUTPUTS = ("o_proj", "out_proj", "dense")
 NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 WIDE = "_stepwell_wide"
+Heads = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+"""How a product is cut into queries, keys and values: heads and their dimensions."""
 Norms = tuple[Norm | None, Norm | None]
 """Of queries and keys: per head, or over all heads."""
 NO_NORMS: Norms = (None, None)
@@ -36,26 +38,7 @@ class Rope:
     """Whether cosines come once a pair, not once a dimension."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """How a product is cut."""
-
-    query: tuple[int, int]
-    keys: tuple[int, int]
-    values: tuple[int, int]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Heads and their dimensions, of the three parts."""
-        return self.query, self.keys, self.values
-
-    @property
-    def sizes(self) -> list[int]:
-        """Of the three parts."""
-        return [heads * dim for heads, dim in self.shapes]
-
-
-class FusedAttention(Branch):
+class FusedAttention(FusedBranch):
     """o(attention(rope(q(x)), rope(k(x)), v(x))), through pages."""
 
     def __init__(
@@ -67,9 +50,10 @@ class FusedAttention(Branch):
         norms: Norms,
         factor: float,
     ) -> None:
-        self._merged, self._output, self._rope, self._factor = merged, output, rope, factor
+        super().__init__(output)
+        self._merged, self._rope, self._factor = merged, rope, factor
         self._heads = _heads(ask)
-        dims = self._heads.query[1], self._heads.keys[1]
+        dims = self._heads[0][1], self._heads[1][1]
         per_head = all(
             norm is None or norm.weight is None or len(norm.weight) == dim
             for norm, dim in zip(norms, dims, strict=True)
@@ -78,43 +62,42 @@ class FusedAttention(Branch):
         self._layer, self._scale, self._sinks, self._softcap = ask.layer, ask.scale, ask.sinks, ask.softcap
         self._window = None if ask.window is None else Window(ask.window - 1)
 
-    def adds(self, tokens: int) -> bool:
-        return sums(tokens, self._output.weight)
-
-    def add(
-        self,
-        x: torch.Tensor,
-        call: Mapping[str, Any],
-        norm: Norm | None = None,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def inner(self, x: torch.Tensor, call: Call) -> torch.Tensor:
         paging: Paging = call["paging"]
         if self._window is not None and (need := paging.need(self._layer)) != self._window:
             window = self._window.tokens + 1
             raise Foreign(f"sliding_window = {window} in layer {self._layer}, where its config says {need}")
-        product = linear(x, self._merged.weight, self._merged.bias, norm=norm)
-        q, k, v = torch.split(product, self._heads.sizes, dim=-1)
-        q, k = (_normed(part, norm) for part, norm in zip((q, k), self._wide_norms, strict=True))
-        v = v if self._factor == 1 else v * self._factor
-        q, k, v = (part.view(-1, *shape) for part, shape in zip((q, k, v), self._heads.shapes, strict=True))
         paging.ready(self._layer)
-        q = self._write(q, k, v, call.get("position_embeddings"), paging)
-        out = paging.attend(self._layer, q, self._scale, self._sinks, self._softcap)
-        return linear(out.reshape(len(x), -1), self._output.weight, self._output.bias, residual)
+        q = self._write(x, call.get("position_embeddings"), paging)
+        return paging.attend(self._layer, q, self._scale, self._sinks, self._softcap).reshape(x.shape[0], -1)
 
-    def _write(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, turns: Any, paging: Paging) -> torch.Tensor:
-        """Norm and turn q and k, and write K and V; answers q."""
+    def _write(self, x: torch.Tensor, turns: Any, paging: Paging) -> torch.Tensor:
+        """Write K and V of `x` into pages; answers q."""
         if self._rope is None:
+            q, k, v = self._project(x)
             q, k = (_normed(part, norm) for part, norm in zip((q, k), self._norms, strict=True))
             paging.write(self._layer, k, v)
             return q
         cos, sin = (_wide(part, self._rope)[0] for part in turns)
-        place = paging.place(self._layer)
-        if place is not None:
-            return rotate_and_write(q, k, v, cos, sin, place, *self._norms, interleaved=self._rope.interleaved)
-        q, k = rotate(q, k, cos, sin, *self._norms, interleaved=self._rope.interleaved)
-        paging.write(self._layer, k, v)
-        return q
+        place, weight, bias = paging.place(self._layer), self._merged.weight, self._merged.bias
+        turned = self._rope.interleaved
+        if place is None:
+            q, k, v = self._project(x)
+            q, k = rotate(q, k, cos, sin, *self._norms, interleaved=turned)
+            paging.write(self._layer, k, v)
+            return q
+        if self._factor == 1 and self._wide_norms == NO_NORMS:
+            return project_and_write(x, weight, bias, self._heads, cos, sin, place, *self._norms, interleaved=turned)
+        return rotate_and_write(*self._project(x), cos, sin, place, *self._norms, interleaved=turned)
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k and v, [tokens, heads, dim] each."""
+        product = linear(x, self._merged.weight, self._merged.bias)
+        q, k, v = torch.split(product, _sizes(self._heads), dim=-1)
+        q, k = (_normed(part, norm) for part, norm in zip((q, k), self._wide_norms, strict=True))
+        v = v if self._factor == 1 else v * self._factor
+        q, k, v = (part.view(-1, *shape) for part, shape in zip((q, k, v), self._heads, strict=True))
+        return q, k, v
 
 
 def _normed(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
@@ -134,11 +117,15 @@ def _wide(turns: torch.Tensor, rope: Rope) -> torch.Tensor:
 
 def _heads(ask: Ask) -> Heads:
     query, keys, values = ((part.shape[1], part.shape[2]) for part in (ask.query, ask.keys, ask.values))
-    return Heads(query, keys, values)
+    return query, keys, values
+
+
+def _sizes(heads: Heads) -> list[int]:
+    return [count * dim for count, dim in heads]
 
 
 def fuse_attention(
-    module: nn.Module, ask: Ask, call: Call, probe: Probe, norms: Mapping[nn.Module, Norm]
+    module: nn.Module, ask: Ask, call: Called, probe: Probe, norms: Mapping[nn.Module, Norm]
 ) -> FusedAttention | Left:
     """The twin of an attention module that asked so when called so, or why there is none."""
     if call.args or "hidden_states" not in call.more:
@@ -152,7 +139,7 @@ def fuse_attention(
         return Left("its projections are others")
     projections, output = found
     merged = merge(projections)
-    if merged is None or merged.weight.shape[0] != sum(_heads(ask).sizes):
+    if merged is None or merged.weight.shape[0] != sum(_sizes(_heads(ask))):
         return Left("its projections cannot be merged")
     worst = float("inf")
     for twin in _twins(module, merged, output, ask, call, norms):
@@ -174,7 +161,7 @@ def _linears(module: nn.Module) -> tuple[list[nn.Linear], nn.Linear] | None:
 
 
 def _twins(
-    module: nn.Module, merged: Merged, output: nn.Linear, ask: Ask, call: Call, norms: Mapping[nn.Module, Norm]
+    module: nn.Module, merged: Merged, output: nn.Linear, ask: Ask, call: Called, norms: Mapping[nn.Module, Norm]
 ) -> Iterator[FusedAttention]:
     """All that it may be."""
     children = dict(module.named_children())
@@ -205,7 +192,7 @@ def _ropes(turns: Any, dim: int) -> list[Rope | None]:
     return [*found, None]
 
 
-def _off(module: nn.Module, twin: FusedAttention, ask: Ask, call: Call, probe: Probe) -> float:
+def _off(module: nn.Module, twin: FusedAttention, ask: Ask, call: Called, probe: Probe) -> float:
     """How far the twin is off on random inputs: in what it asks of attention, and in what it makes of the answer."""
     hidden = call.more["hidden_states"]
     worst = 0.0

@@ -9,33 +9,43 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepwell_kernels.fused import Norm
-from stepwell_kernels.fused.device.plans import planned
-from stepwell_transformers.fuse.norms import normed
+from stepwell_kernels.fused import Norm, add_rms_norm, linear, linear_add_norm
+
+Call = Mapping[str, Any]
+"""What a layer was called with, by name."""
 
 
 class Branch(ABC):
-    """An attention or an MLP, on a flat batch."""
+    """An attention or an MLP, on a flat batch [tokens, hidden]."""
 
     @abstractmethod
-    def adds(self, tokens: int) -> bool:
-        """Whether its last product adds the residual on the way."""
+    def add(self, x: torch.Tensor, call: Call, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """`residual` + the branch of `x`."""
 
     @abstractmethod
-    def add(
-        self,
-        x: torch.Tensor,
-        call: Mapping[str, Any],
-        norm: Norm | None = None,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """`residual` + the branch of norm(`x`), [tokens, hidden]; `call`: what its layer was called with by name."""
+    def add_norm(
+        self, x: torch.Tensor, call: Call, residual: torch.Tensor, norm: Norm, before: Norm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the sum, sum) of `residual` and the branch of `x`, which `before` norms first."""
 
 
-def sums(tokens: int, weight: torch.Tensor) -> bool:
-    """Whether a product of so many tokens is one that adds on the way; torch's is not."""
-    rows, cols = weight.shape
-    return weight.itemsize == 2 and planned(tokens, rows, cols, gated=False) is not None
+class FusedBranch(Branch):
+    """One whose last product and what comes behind it are one operation."""
+
+    def __init__(self, last: nn.Linear) -> None:
+        self.last = last
+
+    @abstractmethod
+    def inner(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        """What the last product is of."""
+
+    def add(self, x: torch.Tensor, call: Call, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return linear(self.inner(x, call), self.last.weight, self.last.bias, residual)
+
+    def add_norm(
+        self, x: torch.Tensor, call: Call, residual: torch.Tensor, norm: Norm, before: Norm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return linear_add_norm(self.inner(x, call), self.last.weight, residual, norm, self.last.bias, before)
 
 
 class OwnBranch(Branch):
@@ -45,18 +55,14 @@ class OwnBranch(Branch):
         self._module, self._names = module, names
         """What its layer hands to it of its own call."""
 
-    def adds(self, tokens: int) -> bool:
-        return False
-
-    def add(
-        self,
-        x: torch.Tensor,
-        call: Mapping[str, Any],
-        norm: Norm | None = None,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        x = x if norm is None else normed(x, norm)
+    def add(self, x: torch.Tensor, call: Call, residual: torch.Tensor | None = None) -> torch.Tensor:
         found = self._module(x[None], **{name: call[name] for name in self._names if name in call})
         part: torch.Tensor = found[0] if isinstance(found, tuple) else found
         part = part.reshape(x.shape)
         return part if residual is None else residual + part
+
+    def add_norm(
+        self, x: torch.Tensor, call: Call, residual: torch.Tensor, norm: Norm, before: Norm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        part = self.add(x, call)
+        return add_rms_norm(part, residual, norm.weight, norm.eps, norm.offset, norm.late, before)

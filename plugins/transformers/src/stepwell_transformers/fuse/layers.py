@@ -1,7 +1,6 @@
 """Decoder layers: the residual add and the norm after it are one operation, also from one layer to the next.
 
-Where a product adds the residual on the way, the next one norms what it reads. Elsewhere a sum is normed where it is
-made, for whichever norm reads it next; a layer leaves that with the sum that it hands on.
+A sum is normed where it is made, for whichever norm reads it next; a layer leaves that with the sum that it hands on.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepwell_kernels.fused import Norm, add_rms_norm
+from stepwell_kernels.fused import Norm
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
-from stepwell_transformers.fuse.branch import Branch, OwnBranch
-from stepwell_transformers.fuse.norms import carried, carry
-from stepwell_transformers.fuse.probe import Call, Probe, Trace
+from stepwell_transformers.fuse.branch import Branch, Call, OwnBranch
+from stepwell_transformers.fuse.norms import carry, normed
+from stepwell_transformers.fuse.probe import Called, Probe, Trace
 from stepwell_transformers.paging import Paging
 
 
@@ -26,8 +25,8 @@ class FusedLayer(ABC):
     """A decoder layer on hidden states [1, tokens, hidden]."""
 
     @abstractmethod
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
-        """`call`: what the layer is called with by name. `adds`: whether products add; None: those that do it best."""
+    def run(self, hidden: torch.Tensor, call: Call) -> torch.Tensor:
+        """`call`: what the layer is called with by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,13 @@ class OneByOne(FusedLayer):
     following: Norm | None
     """The norm that reads this layer's sum next."""
 
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, call: Call) -> torch.Tensor:
         x = hidden.reshape(-1, hidden.shape[-1])
-        done = None if self.first.before is None else carried(hidden, self.first.before)
-        x, done = _half(self.first, x, done, self.second.before, call, adds)
-        x, done = _half(self.second, x, done, self.following, call, adds)
+        done = x if self.first.before is None else normed(hidden, self.first.before).view(x.shape)
+        done, x = _half(self.first, done, x, self.second.before, call)
+        done, x = _half(self.second, done, x, self.following, call)
         total = x.view(hidden.shape)
-        if self.following is not None and done is not None:
+        if self.following is not None:
             carry(total, self.following, done)
         return total
 
@@ -68,7 +67,7 @@ class Beside(FusedLayer):
     attention: Branch
     mlp: Branch
 
-    def run(self, hidden: torch.Tensor, call: Mapping[str, Any], adds: bool | None = None) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, call: Call) -> torch.Tensor:
         x = hidden.reshape(-1, hidden.shape[-1])
         done = self.norm(hidden).view(x.shape)
         x = self.attention.add(done, call, residual=x)
@@ -76,26 +75,16 @@ class Beside(FusedLayer):
 
 
 def _half(
-    half: Half,
-    x: torch.Tensor,
-    done: torch.Tensor | None,
-    following: Norm | None,
-    call: Mapping[str, Any],
-    adds: bool | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Add a half to the stream `x`, whose norm `done` may be made; answers the sum, and its norm where it was made."""
-    source, norm = (x, half.before) if done is None else (done, None)
-    adds = half.branch.adds(len(x)) if adds is None else adds
-    if adds and half.after is None:
-        return half.branch.add(source, call, norm, x), None
-    part = half.branch.add(source, call, norm)
+    half: Half, done: torch.Tensor, x: torch.Tensor, following: Norm | None, call: Call
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add a half of `done`, the stream `x` normed for it; answers (the following norm of the sum, the sum)."""
     if following is not None:
-        weight, eps, offset, late = following.weight, following.eps, following.offset, following.late
-        normed, total = add_rms_norm(part, x, weight, eps, offset, late, before=half.after)
-        return total, normed
-    if half.after is not None:
-        return add_rms_norm(part, x, None, half.after.eps, before=half.after)[1], None
-    return x + part, None
+        return half.branch.add_norm(done, call, x, following, half.after)
+    if half.after is None:
+        total = half.branch.add(done, call, x)
+    else:
+        _, total = half.branch.add_norm(done, call, x, Norm(None, half.after.eps), half.after)
+    return total, total
 
 
 def fuse_layer(
@@ -164,8 +153,8 @@ def _following(module: nn.Module, trace: Trace, norms: Mapping[nn.Module, Norm])
     return None if reader is None else norms[reader]
 
 
-def _off(module: nn.Module, twin: FusedLayer, call: Call, probe: Probe) -> float:
-    """How far the twin is off on random inputs, in both arrangements, and in what it leaves for the next norm."""
+def _off(module: nn.Module, twin: FusedLayer, call: Called, probe: Probe) -> float:
+    """How far the twin is off on random inputs, and what it leaves for the next norm."""
     hidden: torch.Tensor = call.args[0] if call.args else call.more["hidden_states"]
     more = {name: value for name, value in call.more.items() if name != "hidden_states"}
     worst = 0.0
@@ -173,9 +162,10 @@ def _off(module: nn.Module, twin: FusedLayer, call: Call, probe: Probe) -> float
         x = noise(tuple(hidden.shape), scale, hidden)
         want = module(x, **more)
         probe.expected = probe.last()
-        for adds in (True, False):
-            got = twin.run(x.clone(), more, adds)
-            worst = max(worst, off(got, want))
+        got = twin.run(x, more)
+        worst = max(worst, off(got, want))
+        if isinstance(twin, OneByOne) and (norm := twin.following) is not None:
+            worst = max(worst, off(normed(got, norm), normed(want, norm)))
         probe.expected = None
         probe.asks.clear()
     return worst

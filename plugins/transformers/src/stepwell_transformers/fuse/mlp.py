@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import nn
 
-from stepwell_kernels.fused import Act, Norm, gated_linear, linear
+from stepwell_kernels.fused import Act, gated_linear
 from stepwell_kernels.fused.reference import activated
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
-from stepwell_transformers.fuse.branch import Branch, sums
+from stepwell_transformers.fuse.branch import Call, FusedBranch
 from stepwell_transformers.fuse.merge import Merged, merge, plain
 
 ACTS: tuple[Act, ...] = ("silu", "gelu_tanh", "gelu")
 
 
-class FusedMLP(Branch):
+class FusedMLP(FusedBranch):
     """down(act(gate(x)) * up(x))."""
 
     def __init__(self, up: Merged, down: nn.Linear, act: Act) -> None:
-        self._up, self._down, self._act = up, down, act
+        super().__init__(down)
+        self._up, self._act = up, act
 
-    def adds(self, tokens: int) -> bool:
-        return sums(tokens, self._down.weight)
-
-    def add(
-        self,
-        x: torch.Tensor,
-        call: Mapping[str, Any],
-        norm: Norm | None = None,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        inner = gated_linear(x, self._up.weight, self._act, self._up.bias, norm)
-        return linear(inner, self._down.weight, self._down.bias, residual)
+    def inner(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        return gated_linear(x, self._up.weight, self._act, self._up.bias)
 
 
 def alike(module: nn.Module) -> bool:

@@ -48,15 +48,11 @@ def _eps(module: nn.Module) -> float | None:
 
 
 def normed(x: torch.Tensor, norm: Norm) -> torch.Tensor:
-    """The norm of `x`, [..., hidden]."""
-    done = carried(x, norm)
-    return rms_norm(x, norm.weight, norm.eps, norm.offset, norm.late) if done is None else done.view(x.shape)
-
-
-def carried(x: torch.Tensor, norm: Norm) -> torch.Tensor | None:
-    """The norm of `x`, flat, where it was made with it."""
+    """The norm of `x`, which whoever made it may have made too."""
     own: tuple[Norm, torch.Tensor] | None = getattr(x, CARRIED, None)
-    return own[1] if own is not None and own[0] is norm else None
+    if own is not None and own[0] is norm:
+        return own[1].view(x.shape)
+    return rms_norm(x, norm.weight, norm.eps, norm.offset, norm.late)
 
 
 def carry(x: torch.Tensor, norm: Norm, done: torch.Tensor) -> None:

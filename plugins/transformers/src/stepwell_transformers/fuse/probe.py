@@ -165,7 +165,7 @@ def probing(model: Any) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Called:
     """The first call of a module."""
 
     args: tuple[Any, ...]
@@ -177,7 +177,7 @@ class Call:
 class Trace:
     """One forward, module by module."""
 
-    calls: dict[nn.Module, Call] = field(default_factory=dict)
+    calls: dict[nn.Module, Called] = field(default_factory=dict)
     """In the order in which they ended."""
     asks: dict[nn.Module, Ask] = field(default_factory=dict)
     """By the modules that asked."""
@@ -188,7 +188,7 @@ def trace(model: Any, probe: Probe) -> Trace:
     found = Trace()
 
     def ended(module: nn.Module, args: tuple[Any, ...], more: dict[str, Any], answer: Any) -> None:
-        found.calls.setdefault(module, Call(args, more, answer))
+        found.calls.setdefault(module, Called(args, more, answer))
 
     hooks = [module.register_forward_hook(ended, with_kwargs=True) for module in model.modules()]
     generator = torch.Generator().manual_seed(0)
