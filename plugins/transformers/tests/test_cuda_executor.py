@@ -99,7 +99,7 @@ class OnCpu(TransformersRunner):
 
     def open(self, page_size, pages, slots, wake):
         pools = self._pools(page_size, [pages[group.name] + 1 for group in self.groups])
-        self._shapes = [pool.shape for pool in pools]
+        self._shapes, self.pools = [pool.shape for pool in pools], pools
         state = SlotState(self.groups, page_size, slots, self.model.context, self._model.device)
         compute = Compute(self._model, state, by_reference(self._model, pools, state), slots)
         wanted = shapes(self._config.graphs, slots)
@@ -283,6 +283,13 @@ def test_a_forward_asks_the_device_nothing(tiny, kind, fuse):
         assert compute.forward(torch.arange(5), step, lambda _: None).shape == (2, 300)
     with pytest.raises(AssertionError), Unasked():
         torch.ones(1).item()
+
+
+def test_kernels_are_compiled_over_nobodys_tokens(tiny, on_cpu):
+    """What warms them leaves every page but that of padding alone."""
+    driver = on_cpu(tiny("llama"), 16)
+    driver.runner._opened._compute.warm(40)
+    assert not any(side[:, :-1].any() for side in driver.runner.pools[0].sides)
 
 
 def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkeypatch):

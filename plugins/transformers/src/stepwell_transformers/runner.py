@@ -80,7 +80,7 @@ class TransformersRunner(Runner):
 
             with shown(self._log) as report, current(self._model.device):
                 parts = self._config, self._cache, wake, report, self._log
-                self._executor = cuda_executor(self._model, pools, slots, *parts)
+                self._executor = cuda_executor(self._model, pools, slots, self.preferred_chunk, *parts)
         else:
             self._executor = PlainExecutor(self._model, pools, wake, self._log)
 

@@ -31,13 +31,17 @@ def cuda_executor(
     model: PagedModel,
     pools: Sequence[PagePool],
     slots: int,
+    chunk: int,
     config: TransformersConfig,
     cache: Path,
     wake: Callable[[], None],
     report: Report,
     log: logging.Logger,
 ) -> CudaExecutor:
-    """Captures graphs unless the config says otherwise. `cache`: a folder for compiled kernels."""
+    """Captures graphs unless the config says otherwise.
+
+    `chunk`: tokens of prompts that a step may well have; `cache`: a folder for compiled kernels.
+    """
     device, page_size = model.device, pools[0].shape.page_size
     # Copies go before a step where both could start: they are small, and it may wait for them.
     own, loads, saves = CudaLane(device), CudaLane(device, -1), CudaLane(device, -1)
@@ -52,6 +56,7 @@ def cuda_executor(
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)
+        _warm(compute, chunk, report, log)
     return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log)
 
 
@@ -90,6 +95,16 @@ def _longest(model: PagedModel, pools: Sequence[PagePool]) -> int:
         if isinstance(group.need, Full)
     ]
     return min([model.context, *room])
+
+
+def _warm(compute: Compute, chunk: int, report: Report, log: logging.Logger) -> None:
+    """So that no request waits for the compiler."""
+    report("compiling kernels for prompts")
+    try:
+        compute.warm(min(chunk, compute.model.context))
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        log.warning("a prompt of %d tokens a step does not fit beside the pages: %s", chunk, str(error).splitlines()[0])
 
 
 def movers_for(

@@ -56,6 +56,12 @@ class Compute:
             ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
         return Computed(self.forward(ids, step, ready), step)
 
+    def warm(self, tokens: int) -> None:
+        """Compile what a prompt of so many tokens needs; it is nobody's, so that nothing is read or written."""
+        buffers = self._new_buffers(tokens)
+        step = buffers.step(buffers.fill([(self.state.idle, 0, 0)], 1, tokens))
+        self.forward(torch.zeros(tokens, dtype=torch.int32, device=self.model.device), step, lambda layer: None)
+
     def forward(self, ids: torch.Tensor, step: Step, ready: Ready) -> torch.Tensor:
         """The model over a step's tokens."""
         return self.model.forward(ids.long(), step.positions, self._paging(step, ready), step.last)
