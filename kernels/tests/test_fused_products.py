@@ -65,9 +65,9 @@ def test_parts_cover_the_inputs_and_fill_the_processors() -> None:
     for tokens in (1, 2, 3, 8, 16, 17, 32, 33, 64):
         for rows, cols in SIZES.values():
             plan = planned(tokens, rows, cols, False, 132)
-            assert plan is None or (plan.tokens == 0) == (tokens <= 2)
+            assert plan is None or (plan.tokens == 0) == (tokens == 1)
             assert plan is None or plan.tokens == 0 or plan.tokens >= tokens
-            assert plan is None or plan.split * -(-rows // plan.rows) >= 0.8 * 132
+            assert plan is None or plan.split * -(-rows // plan.rows) >= 0.7 * 132
         assert planned(tokens, 14336, 4096, True, 132) is not None
     assert planned(65, 4096, 4096, False, 132) is None
     assert planned(0, 4096, 4096, False, 132) is None

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import activated, dependent, early, late, waited
+from stepwell_kernels.fused.device.pieces import activated, between, early, late, waited
 
 if TYPE_CHECKING:
     from stepwell_kernels.fused.reference import Act
@@ -35,9 +35,9 @@ def gate_kernel(x, out, inter, x_stride, ACT: tl.constexpr, BLOCK: tl.constexpr,
 
 def gated(x: torch.Tensor, act: Act, pdl: int | None = None) -> torch.Tensor:
     """See `ops.gated`."""
-    pdl = dependent(x.device) if pdl is None else pdl
     flat = x.reshape(-1, x.shape[-1])
     rows, inter = flat.shape[0], flat.shape[1] // 2
+    pdl = between(x.device, rows) if pdl is None else pdl
     out = torch.empty((rows, inter), dtype=x.dtype, device=x.device)
     if rows:
         block = min(BLOCK, triton.next_power_of_2(inter))

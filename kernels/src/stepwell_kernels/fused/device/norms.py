@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import dependent, early, gathered, late, scaled, waited
+from stepwell_kernels.fused.device.pieces import between, early, gathered, late, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 
@@ -90,9 +90,9 @@ def launch_norm(
     pdl: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x`: [rows, dim], or the parts [parts, rows, dim] of a split product, which `bias` is still to be added to."""
-    pdl = dependent(x.device) if pdl is None else pdl
     parts = x.shape[0] if x.dim() == 3 else 1
     rows, dim = x.shape[-2:]
+    pdl = between(x.device, rows) if pdl is None else pdl
     out = torch.empty((rows, dim), dtype=kind, device=x.device)
     total = out if residual is None else torch.empty_like(out)
     first = before or norm

@@ -9,11 +9,23 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+EARLY, LATE = 1, 2
+"""When a kernel lets the next one start: at once, or when its own reads are done. 0: when it has ended."""
+
 
 @cache
 def dependent(device: torch.device) -> int:
-    """Whether kernels may start before the one ahead has ended (from Hopper on)."""
-    return int(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0))
+    """EARLY where kernels may start before the one ahead has ended (from Hopper on), else 0."""
+    return EARLY if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) else 0
+
+
+def between(device: torch.device, tokens: int) -> int:
+    """When a small kernel between two products lets the second one start.
+
+    Products of 2 to 16 tokens run in one wave, several programs on a processor: started before the product ahead has
+    left, they would crowd on the processors that are free first (one H200, batch 8: 128 against 115 us a layer).
+    """
+    return LATE if dependent(device) and 1 < tokens <= 16 else dependent(device)
 
 
 @cache
@@ -52,34 +64,6 @@ def waited(PDL: tl.constexpr):  # noqa: N803
     """All kernels before this one have ended, and what they wrote is seen from here on."""
     if PDL > 0:
         gdc_wait()
-
-
-@triton.jit
-def prefetched(
-    weight,
-    first,
-    rows,
-    cols,
-    begin,
-    ROWS: tl.constexpr,  # noqa: N803
-    BYTES: tl.constexpr,  # noqa: N803
-    THREADS: tl.constexpr,  # noqa: N803
-):
-    """Start the first BYTES of each row of a tile on their way to L2; one chunk a thread."""
-    each: tl.constexpr = max(min(THREADS // ROWS, BYTES // 16), 1)
-    chunk: tl.constexpr = BYTES // each
-    at = tl.arange(0, each * ROWS)
-    row = tl.minimum(first + at // each, rows - 1).to(tl.int64)
-    column = tl.minimum(begin + (at % each) * (chunk // 2), cols - chunk // 2)
-    pointers = (weight + row * cols + column).to(tl.int64, bitcast=True)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [pointers, tl.full(pointers.shape, chunk, tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stepwell_kernels.fused.device.pieces import dependent, early, gathered, late, scaled, waited
+from stepwell_kernels.fused.device.pieces import between, early, gathered, late, scaled, waited
 from stepwell_kernels.fused.norm import Norm
 
 if TYPE_CHECKING:
@@ -227,9 +227,9 @@ def launch_rotate(
     pdl: int | None = None,
 ) -> torch.Tensor:
     """q, k, v: [tokens, heads, dim], or the parts of a split product, [parts, tokens, heads, dim]."""
-    pdl = dependent(q.device) if pdl is None else pdl
     parts = q.shape[0] if q.dim() == 4 else 1
     tokens, heads, dim = q.shape[-3:]
+    pdl = between(q.device, tokens) if pdl is None else pdl
     kv_heads, value_dim, rot = k.shape[-2], v.shape[-1], cos.shape[-1]
     out = torch.empty((tokens, heads, dim), dtype=kind, device=q.device)
     if tokens == 0:

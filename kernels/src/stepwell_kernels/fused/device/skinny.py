@@ -14,11 +14,11 @@ import triton.language as tl
 
 from stepwell_kernels.fused.device.pieces import (
     activated,
+    between,
     dependent,
     early,
     gathered,
     late,
-    prefetched,
     streamed,
     waited,
 )
@@ -53,7 +53,7 @@ def launch_product(
         "ACT": act,
         "BIAS": bias is not None,
         "RESIDUAL": residual is not None,
-        "STAGES": max(plan.stages, 1),
+        "STAGES": plan.stages,
         "PDL": pdl,
         "num_warps": plan.warps,
         "launch_pdl": pdl > 0,
@@ -61,7 +61,7 @@ def launch_product(
     tiles = triton.cdiv(rows, plan.rows)
     if plan.tokens == 0:
         even = cols % plan.cols == 0
-        sum_kernel[(tiles,)](*tensors, *sizes, TOKENS=tokens, EVEN=even, AHEAD=plan.stages == 0, **how)
+        sum_kernel[(tiles,)](*tensors, *sizes, EVEN=even, **how)
         return out
     dot_kernel[(tiles * plan.split,)](
         *tensors,
@@ -69,10 +69,7 @@ def launch_product(
         *sizes,
         TOKENS=plan.tokens,
         SPLIT=plan.split,
-        ACROSS=plan.across,
         EVEN=cols % (plan.cols * plan.split) == 0,
-        PREFETCH=plan.prefetch if pdl else 0,
-        THREADS=32 * plan.warps,
         **how,
     )
     return out
@@ -97,24 +94,17 @@ def dot_kernel(
     ACT: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    ACROSS: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    THREADS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A tile of ROWS outputs over one part of the columns; ACROSS: weights are the left side of the product."""
+    """A tile of ROWS outputs over one part of the columns; weights are the left side, so few tokens waste little."""
     early(PDL)
     part, tile = tl.program_id(0) % SPLIT, tl.program_id(0) // SPLIT
     share = tl.cdiv(cols, COLS * SPLIT) * COLS
     begin = part * share
     end = tl.minimum(begin + share, cols)
     side = rows.to(tl.int64) * cols
-    if PREFETCH > 0:
-        prefetched(weight, tile * ROWS, rows, cols, begin, ROWS, PREFETCH, THREADS)
-        if ACT is not None:
-            prefetched(weight + side, tile * ROWS, rows, cols, begin, ROWS, PREFETCH, THREADS)
     waited(PDL)
     row = tile * ROWS + tl.arange(0, ROWS)
     near = tl.minimum(row, rows - 1).to(tl.int64)
@@ -123,23 +113,18 @@ def dot_kernel(
     at_weight = weight + near[:, None] * cols + column[None, :]
     at_x = x + token[:, None] * x_stride + column[None, :]
     real = token < tokens
-    if ACROSS:
-        total = tl.zeros([ROWS, TOKENS], tl.float32)
-        upper = tl.zeros([ROWS, TOKENS], tl.float32)
-    else:
-        total = tl.zeros([TOKENS, ROWS], tl.float32)
-        upper = tl.zeros([TOKENS, ROWS], tl.float32)
+    total = tl.zeros([ROWS, TOKENS], tl.float32)
+    upper = tl.zeros([ROWS, TOKENS], tl.float32)
     for k in tl.range(begin, end, COLS, num_stages=STAGES):
         inside = k + column < end
         w = streamed(at_weight + k, inside, EVEN)
         xs = tl.load(at_x + k, mask=real[:, None] if EVEN else real[:, None] & inside[None, :], other=0.0)
         if ACT is not None:
             v = streamed(at_weight + side + k, inside, EVEN)
-            upper = tl.dot(v, tl.trans(xs), upper) if ACROSS else tl.dot(xs, tl.trans(v), upper)
-        total = tl.dot(w, tl.trans(xs), total) if ACROSS else tl.dot(xs, tl.trans(w), total)
+            upper = tl.dot(v, tl.trans(xs), upper)
+        total = tl.dot(w, tl.trans(xs), total)
     late(PDL)
-    if ACROSS:
-        total, upper = tl.trans(total), tl.trans(upper)
+    total, upper = tl.trans(total), tl.trans(upper)
     kept = real[:, None] & (row < rows)[None, :]
     at_out = token[:, None] * rows + row[None, :]
     if SPLIT > 1:
@@ -161,7 +146,6 @@ def sum_kernel(
     cols,
     x_stride,
     residual_stride,
-    TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     ACT: tl.constexpr,
@@ -169,58 +153,28 @@ def sum_kernel(
     RESIDUAL: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One or two tokens: multiply and add without tensor cores, so that a tile may be a few whole rows.
-
-    AHEAD: a step's weights are loaded during the step before, the first step's while the kernel before this one runs.
-    """
+    """One token: multiply and add without tensor cores, so that a tile may be a few whole rows."""
     early(PDL)
+    waited(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     near = tl.minimum(row, rows - 1).to(tl.int64)
     column = tl.arange(0, COLS)
     at_weight = weight + near[:, None] * cols + column[None, :]
-    at_upper = at_weight + rows.to(tl.int64) * cols
-    if AHEAD:
-        next_w = streamed(at_weight, column < cols, False)
-        if ACT is not None:
-            next_v = streamed(at_upper, column < cols, False)
-    waited(PDL)
+    side = rows.to(tl.int64) * cols
     total = tl.zeros([ROWS, COLS], tl.float32)
     upper = tl.zeros([ROWS, COLS], tl.float32)
-    total_second = tl.zeros([ROWS, COLS], tl.float32)
-    upper_second = tl.zeros([ROWS, COLS], tl.float32)
     for k in tl.range(0, cols, COLS, num_stages=STAGES):
         inside = k + column < cols
-        if AHEAD:
-            following = k + COLS + column < cols
-            w = next_w.to(tl.float32)
-            next_w = streamed(at_weight + k + COLS, following, False)
-            if ACT is not None:
-                v = next_v.to(tl.float32)
-                next_v = streamed(at_upper + k + COLS, following, False)
-        else:
-            w = streamed(at_weight + k, inside, EVEN).to(tl.float32)
-            if ACT is not None:
-                v = streamed(at_upper + k, inside, EVEN).to(tl.float32)
-        first = tl.load(x + k + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-        total += w * first
+        xs = tl.load(x + k + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+        total += streamed(at_weight + k, inside, EVEN).to(tl.float32) * xs
         if ACT is not None:
-            upper += v * first
-        if TOKENS == 2:
-            second = tl.load(x + x_stride + k + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-            total_second += w * second
-            if ACT is not None:
-                upper_second += v * second
+            upper += streamed(at_weight + side + k, inside, EVEN).to(tl.float32) * xs
     late(PDL)
     kept = row < rows
-    for token in tl.static_range(TOKENS):
-        found = tl.sum(total if token == 0 else total_second, 1)
-        more_found = tl.sum(upper if token == 0 else upper_second, 1)
-        more = residual + token * residual_stride + row
-        to = out + token * rows + row
-        finished(found, more_found, bias + row, kept, more, kept, to, rows, ACT, BIAS, RESIDUAL)
+    found, more = tl.sum(total, 1), tl.sum(upper, 1)
+    finished(found, more, bias + row, kept, residual + row, kept, out + row, rows, ACT, BIAS, RESIDUAL)
 
 
 @triton.jit
@@ -260,7 +214,7 @@ def join(
     pdl: int | None = None,
 ) -> torch.Tensor:
     """`parts` [parts, tokens, rows] of a split product: their sum, plus bias, plus residual."""
-    pdl = dependent(parts.device) if pdl is None else pdl
+    pdl = between(parts.device, parts.shape[1]) if pdl is None else pdl
     out = torch.empty(parts.shape[1:], dtype=kind, device=parts.device)
     block = 256 if out.numel() <= 1 << 16 else 1024
     join_kernel[(triton.cdiv(out.numel(), block),)](
