@@ -179,7 +179,7 @@ HALVES = [torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("name", REAL)
 def test_attention_equals_the_reference_at_real_sizes(name, dtype, monkeypatch):
     """By the kernels that any device can run."""
-    monkeypatch.setattr(prefill, "_hopper", lambda *_: False)
+    monkeypatch.setattr(prefill, "_fits_hopper", lambda *_: False)
     check(REAL[name], dtype)
 
 
@@ -188,7 +188,7 @@ def test_attention_equals_the_reference_at_real_sizes(name, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", [name for name in REAL if name not in ("one-head", "uneven-dims", "many")])
 def test_attention_on_hopper_equals_the_reference(name, dtype, monkeypatch):
-    monkeypatch.setattr(prefill, "USE_HOPPER", True)
+    monkeypatch.setattr(prefill, "PROVEN", True)
     check(REAL[name], dtype)
 
 

@@ -299,3 +299,16 @@ def attend_tiles(
         [4, COPIERS],
         [REGISTERS, 24],
     )  # fmt: skip
+
+
+def compile_smallest(device: torch.device) -> None:
+    """Compile the smallest of these kernels; it is not launched."""
+    query = torch.empty((1, 1, 64), dtype=torch.bfloat16, device=device)
+    pages = torch.empty((1, 64, 1, 64), dtype=torch.bfloat16, device=device)
+    number = torch.empty(1, dtype=torch.int32, device=device)
+    sides = (boxes(pages, 64), boxes(pages, 64))
+    attend_tiles.warmup(
+        query, *sides, query, query, query, number, number, number, number, number, query, 1.0, 0.0, 0, 1, 1, 0, 64,
+        64, 64, 64, 64, 1, SEES=0, SINKS=False, SOFTCAP=False, SPLIT=False, PAGE_SIZE=64, KV_HEADS=1, GROUP=1, DIM=64,
+        VALUE_DIM=64, EACH=128, BLOCK=64, STAGES=2, ROWS=128, BOX=64, num_warps=4, grid=(1, 1, 1),
+    )  # fmt: skip
