@@ -1,4 +1,4 @@
-"""What several kernels share: activations, dependent launches and prefetches."""
+"""What several kernels share: activations, roundings, and launches that depend on the kernel ahead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from stepwell_kernels.fused.device.plans import FEW
 
 EARLY, LATE = 1, 2
 """When a kernel lets the next one start: at once, or when its own reads are done. 0: when it has ended."""
@@ -22,10 +24,10 @@ def dependent(device: torch.device) -> int:
 def between(device: torch.device, tokens: int) -> int:
     """When a small kernel between two products lets the second one start.
 
-    Products of 2 to 16 tokens run in one wave, several programs on a processor: started before the product ahead has
+    Products of 2 to FEW tokens run in one wave, several programs on a processor: started before the product ahead has
     left, they would crowd on the processors that are free first (one H200, batch 8: 128 against 115 us a layer).
     """
-    return LATE if dependent(device) and 1 < tokens <= 16 else dependent(device)
+    return LATE if dependent(device) and 1 < tokens <= FEW else dependent(device)
 
 
 @cache
