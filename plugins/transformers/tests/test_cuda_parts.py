@@ -55,6 +55,9 @@ class NotedMover:
     def pairs(self, device, host):
         if "pairs" in self.faults:
             raise IndexError("no such page")
+        if max(host, default=0) > 90:
+            raise IndexError("no such slot")
+        self.book.append(("pairs", self.group, len(device)))
         return (device, host)
 
     def load_layer(self, layer, pairs):
@@ -110,7 +113,18 @@ def test_a_layer_of_which_nothing_is_loaded_waits_for_nothing():
         loading.hold(compute, layer)
     assert book == []
     loading.hold_all(compute)
-    assert book == [("compute", "follow", ("loads", 2))]
+    assert book == [("compute", "follow", ("loads", 3))]  # behind both layers' marks
+
+
+def test_copies_of_one_group_go_together_and_one_that_cannot_go_costs_the_others_nothing(caplog):
+    book, wrong = [], PageCopy(5, 0, np.array([1], np.int32), np.array([99], np.int32))
+    saving, _ = transfers(book).save([copy(1, 0), copy(2, 1), copy(3, 0, 3)], None)
+    assert [entry for entry in book if entry[0] == "pairs"] == [("pairs", 0, 5), ("pairs", 1, 2)]
+    assert len([entry for entry in book if entry[0] == "save"]) == 2
+    assert saving.results() == {1: (True,) * 2, 2: (True,) * 2, 3: (True,) * 3}
+    saving, _ = transfers(book).save([copy(1, 0), wrong, copy(3, 0, 3)], None)
+    assert saving.results() == {1: (True,) * 2, 5: (False,), 3: (True,) * 3}
+    assert "a copy of 1 pages failed: no such slot" in caplog.text
 
 
 def test_what_graphs_wait_for_is_set_behind_each_load_into_its_layer():
@@ -119,7 +133,7 @@ def test_what_graphs_wait_for_is_set_behind_each_load_into_its_layer():
     for _ in range(2):
         book.clear()
         moves.load([copy(1, 1)])
-        assert [entry[2] for entry in book if entry[1] == "mark"] == ["gate 1", "gate 3"]
+        assert [entry[2] for entry in book if entry[1] == "mark"][:2] == ["gate 1", "gate 3"]
         assert book.index(("load", 1, 0)) < book.index(("loads", "mark", "gate 1")) < book.index(("load", 1, 1))
 
 
