@@ -342,6 +342,20 @@ def test_products_are_exact_while_a_runner_is_open():
         matmul.fp32_precision = before
 
 
+def test_a_result_that_cannot_be_read_is_said_and_hangs_nobody(tiny, on_cpu, monkeypatch):
+    driver = on_cpu(tiny("llama"), 16)
+
+    def unreadable(drawn):
+        raise KeyError("lost")
+
+    monkeypatch.setattr("stepwell_transformers.drawing.Drawn.read", unreadable)
+    for slot in range(2):
+        tables, rows = (TableEdit(slot, 0, 0, driver.pages(16)),), (Row(slot, 0, 3, b"\4\0\0\0" * 3, True),)
+        step = driver.launch(opens=(SlotOpen(slot, Sampling(), b"", 0),), tables=tables, rows=rows)
+        with pytest.raises(KeyError, match="lost"):
+            driver.wait(step)
+
+
 def test_a_closed_runner_ends_its_threads(tiny, on_cpu):
     before = set(threading.enumerate())
     driver = on_cpu(tiny("llama"), 16)

@@ -147,13 +147,12 @@ class CudaExecutor(Executor):
     # --- on the thread that lands ------------------------------------------------------------------------------
 
     def _land(self, flight: CudaFlight, loading: Copying, late: RuntimeError | None) -> None:
-        if late is not None:
-            try:
-                self._lanes.compute.mark().synchronize()
-            except RuntimeError:
-                flight.fail(late)
-                return
-        flight.land(loading.results(ended=late is None), late)
+        try:
+            if late is not None:
+                self._lanes.compute.mark().synchronize()  # raises again where the device takes no more work
+            flight.land(loading.results(ended=late is None), late)
+        except Exception as fault:
+            flight.fail(late or fault)
 
 
 class CudaFlight(Flight):
