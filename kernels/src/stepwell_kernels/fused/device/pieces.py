@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from stepwell_kernels.fused.device.plans import FEW
+from stepwell_kernels.fused.device.plans import CROWDED
 
 EARLY, LATE = 1, 2
 """When a kernel lets the next one start: at once, or when its own reads are done. 0: when it has ended."""
@@ -24,10 +24,10 @@ def dependent(device: torch.device) -> int:
 def between(device: torch.device, tokens: int) -> int:
     """When a small kernel between two products lets the second one start.
 
-    Products of 2 to FEW tokens run in one wave, several programs on a processor: started before the product ahead has
-    left, they would crowd on the processors that are free first (one H200, batch 8: 128 against 115 us a layer).
+    Products of 2 to CROWDED tokens run in one wave, several programs on a processor: started before the product ahead
+    has left, they would crowd on the processors that are free first (one H200, batch 16: 122 against 115 us a layer).
     """
-    return LATE if dependent(device) and 1 < tokens <= FEW else dependent(device)
+    return LATE if dependent(device) and 1 < tokens <= CROWDED else dependent(device)
 
 
 @cache

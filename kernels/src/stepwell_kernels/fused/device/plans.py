@@ -26,10 +26,12 @@ MOST = 64
 """Tokens up to which a product is bound by its weights, and may be ours."""
 FEW = 16
 """Tokens that fill the narrowest tile of tensor cores; with them, two programs fit on a processor."""
-LEAST = 2048
+CROWDED = 32
+"""Tokens up to which several programs of a product fit on a processor."""
+LEAST = 512
 """Inputs that a part of a split product has at least: less is lost to starting and summing it."""
 FULL = 0.7
-"""Share of the processors that must have a program, or torch's product is faster."""
+"""Share of the processors that large weights must give a program, or torch's product is faster."""
 
 
 def planned(tokens: int, rows: int, cols: int, gated: bool, processors: int) -> Plan | None:
@@ -48,7 +50,8 @@ def planned(tokens: int, rows: int, cols: int, gated: bool, processors: int) -> 
     # All programs run at once: one on a processor, two of few tokens where there are too many tiles for that.
     wide = padded == FEW and 2 * tiles <= processors
     room = processors if wide or padded > FEW else 2 * processors
-    split = max(min(room // tiles, cols // LEAST), 1)
-    if tiles * split < FULL * processors:
+    fits, pays = max(room // tiles, 1), max(cols // LEAST, 1)
+    split = min(fits, pays)
+    if split == fits and tiles * split < FULL * processors:
         return None
     return Plan(64, 256 if wide else 128, 3 if wide else 4, 4, padded, split)
