@@ -190,10 +190,11 @@ def test_graphs_are_of_few_shapes_and_hold_every_step_of_decodes():
 
 def test_a_step_with_prompts_takes_the_smallest_graph_that_holds_it():
     made = shapes(True, 128)
-    assert fit(0, 1, 64, made) == StepShape(8, 4, 8 + 64)
-    assert fit(8, 4, 65, made) == StepShape(8, 4, 8 + 128)
-    assert fit(9, 1, 200, made) == StepShape(64, 4, 64 + 256)
-    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 513)):
+    assert fit(0, 1, 24, made) == StepShape(8, 4, 32)
+    assert fit(8, 4, 25, made) == StepShape(8, 4, 64)
+    assert fit(9, 1, 192, made) == StepShape(64, 4, 256)
+    assert fit(9, 1, 193, made) == StepShape(64, 4, 384)
+    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 505)):
         assert fit(*too_large, made) is None
     assert {shape.decodes for shape in shapes(True, 6) if shape.prompts} == {6}
 

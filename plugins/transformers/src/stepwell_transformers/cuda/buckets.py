@@ -13,8 +13,9 @@ BESIDE = (8, 64)
 """Decode rows beside prompts."""
 PROMPTS = 4
 """Rows of prompts beside them."""
-TOKENS = (64, 128, 192, 256, 384, 512)
-"""Of the prompts: beyond, a step takes the device longer than its launches take the host."""
+TOKENS = (32, 64, 128, 192, 256, 384, 512)
+"""Of a step with prompts, decode rows included, since products are computed in tiles of tokens. Beyond, a step takes
+the device longer than its launches take the host."""
 
 
 def shapes(graphs: bool | Sequence[int], slots: int) -> tuple[StepShape, ...]:
@@ -26,7 +27,7 @@ def shapes(graphs: bool | Sequence[int], slots: int) -> tuple[StepShape, ...]:
     beside = {min(size, slots) for size in BESIDE if size <= max(rows[-1], BESIDE[0])}
     return (
         *(StepShape(size, 0, size) for size in rows),
-        *(StepShape(size, PROMPTS, size + tokens) for size in sorted(beside) for tokens in TOKENS),
+        *(StepShape(size, PROMPTS, tokens) for size in sorted(beside) for tokens in TOKENS if tokens > size),
     )
 
 
