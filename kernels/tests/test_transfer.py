@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell_kernels import HostPages, PagePool, PageShape
@@ -79,6 +79,12 @@ class Case:
 
     def check(self, method, way, **options):
         pool, host, memory = self.build()
+        try:
+            return self._check(method, way, pool, host, memory, options)
+        finally:
+            host.unpin()
+
+    def _check(self, method, way, pool, host, memory, options):
         arena, sides = self.expected(way, pool, memory)
         mover = make_mover(pool, host, method, **options)
         pairs = mover.pairs(self.device, self.host)
@@ -91,7 +97,6 @@ class Case:
         for side, want in zip(pool.sides, sides, strict=True):
             np.testing.assert_array_equal(octets(side), want)
         np.testing.assert_array_equal(np.frombuffer(memory, np.uint8), arena)
-        host.unpin()
         return mover
 
 
@@ -135,7 +140,7 @@ def cases(draw):
     return Case(shape, 16 * draw(st.integers(0, 3)), pages, slots, count, layer, draw(st.integers(0, 99)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), st.sampled_from(METHODS), st.sampled_from(list(Way)), st.integers(1, 5))
 def test_any_shape_and_any_pages(case, method, way, blocks):
     case.check(method, way, blocks=blocks)
@@ -295,8 +300,10 @@ def test_what_is_missing_is_passed_over_and_said(monkeypatch, caplog):
     host.unpin()
 
 
-def test_no_pages_are_no_work():
-    Case(SHAPES["page 1"], count=0).check("auto", Way.LOAD)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("way", Way)
+def test_no_pages_are_no_work(method, way):
+    Case(SHAPES["page 1"], count=0).check(method, way)
 
 
 def test_a_pool_and_slots_for_other_pages_do_not_go_together():

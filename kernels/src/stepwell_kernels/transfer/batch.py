@@ -37,23 +37,17 @@ class Batch:
         call = newest or getattr(driver, "cuMemcpyBatchAsync", None)
         if call is None:
             raise Unavailable("this CUDA driver has no cuMemcpyBatchAsync (12.8 and later have)")
+        call.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_size_t, *[ctypes.c_void_p] * 2, ctypes.c_size_t]
+        call.argtypes += [ctypes.c_void_p] if newest is not None else [ctypes.c_void_p] * 2
         self._call = call
-        self._tells_which_failed = newest is None
+        self._attributes = _Attributes(order=_IN_STREAM_ORDER, flags=_OVERLAP_WITH_COMPUTE)
+        self._from_first, self._failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        failed = [] if newest is not None else [ctypes.addressof(self._failed)]
+        self._rest = (ctypes.addressof(self._attributes), ctypes.addressof(self._from_first), 1, *failed)
 
     def enqueue(self, copies: Copies, stream: int) -> None:
         """On a stream that is not the default one. Raises RuntimeError."""
-        count = len(copies.sizes)
-        attributes = _Attributes(order=_IN_STREAM_ORDER, flags=_OVERLAP_WITH_COMPUTE)
         arrays = [np.ascontiguousarray(array) for array in (copies.target, copies.source, copies.sizes)]
-        failed = [ctypes.byref(ctypes.c_size_t())] if self._tells_which_failed else []
-        code = self._call(
-            *(ctypes.c_void_p(array.ctypes.data) for array in arrays),
-            ctypes.c_size_t(count),
-            ctypes.byref(attributes),
-            ctypes.byref(ctypes.c_size_t(0)),
-            ctypes.c_size_t(1),
-            *failed,
-            ctypes.c_void_p(stream),
-        )
+        code = self._call(*(array.ctypes.data for array in arrays), len(copies.sizes), *self._rest, stream)
         if code:
-            raise RuntimeError(f"cuMemcpyBatchAsync of {count} copies failed with code {code}")
+            raise RuntimeError(f"cuMemcpyBatchAsync of {len(copies.sizes)} copies failed with code {code}")

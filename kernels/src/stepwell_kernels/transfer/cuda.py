@@ -9,10 +9,10 @@ import torch
 
 from stepwell_kernels.copies import HostPages
 from stepwell_kernels.pool import PagePool
-from stepwell_kernels.transfer.layout import UNIT, Layout, layout
+from stepwell_kernels.transfer.layout import layout
 from stepwell_kernels.transfer.mover import Mover, Pairs, Way
 from stepwell_kernels.transfer.nvrtc import Library, architecture, compiled
-from stepwell_kernels.transfer.plan import plan
+from stepwell_kernels.transfer.plan import Plan, plan
 from stepwell_kernels.transfer.rule import BLOCKS
 
 THREADS = 512
@@ -21,26 +21,17 @@ UNROLL = 8
 
 
 class PageKernel:
-    """Enqueues copies of layers on the current stream of one device."""
+    """Enqueues what plans say on a stream of one device."""
 
     def __init__(self, device: torch.device, cache: Path) -> None:
         source = files("stepwell_kernels.transfer").joinpath("pages.cu").read_text()
         library = Library(compiled(source, architecture(device), cache), device)
         self._kernels = {Way.LOAD: library.kernel("load"), Way.SAVE: library.kernel("save")}
-        self._device = device
 
-    def enqueue(
-        self, way: Way, at: Layout, first: int, layers: int, ids: tuple[torch.Tensor, torch.Tensor | None], blocks: int
-    ) -> None:
-        """Of pages `ids[0]` and slots `ids[1]`, or slots from 0 on, on at most so many blocks."""
-        pages, slots = ids
-        if not len(pages):
-            return
-        told = plan(at, first, layers, len(pages), pages.data_ptr(), 0 if slots is None else slots.data_ptr())
-        units = len(pages) * layers * at.layer_bytes // UNIT
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        grid = max(1, min(blocks, -(-units // (THREADS * UNROLL))))
-        self._kernels[way].launch(grid, THREADS, told, stream)
+    def enqueue(self, way: Way, told: Plan, blocks: int, stream: int) -> None:
+        """On at most so many blocks; the plan may change afterwards."""
+        tiles = -(-told.pages * told.run.value // (THREADS * UNROLL))
+        self._kernels[way].launch(min(blocks, tiles), THREADS, told, stream)
 
 
 class CudaMover(Mover):
@@ -58,5 +49,10 @@ class CudaMover(Mover):
         return self._blocks or BLOCKS[way]
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
-        ids = (pairs.uploaded[0], pairs.uploaded[1])
-        self._kernel.enqueue(way, self._layout, first, layers, ids, self.blocks_of(way))
+        if not len(pairs):
+            return
+        pages = pairs.uploaded.data_ptr()
+        slots = pages + len(pairs) * pairs.uploaded.itemsize
+        told = plan(self._layout, first, layers, len(pairs), pages, slots)
+        stream = torch.cuda.current_stream(pairs.uploaded.device).cuda_stream
+        self._kernel.enqueue(way, told, self.blocks_of(way), stream)

@@ -10,8 +10,8 @@ memory. A kernel that takes all of the device for some microseconds brings the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 
 import torch
 
@@ -21,34 +21,33 @@ from stepwell_kernels.transfer.batch import Batch
 from stepwell_kernels.transfer.cuda import PageKernel
 from stepwell_kernels.transfer.layout import layout
 from stepwell_kernels.transfer.mover import Mover, Pairs, Way
-from stepwell_kernels.transfer.pieces import runs
+from stepwell_kernels.transfer.pieces import Copies, runs
+from stepwell_kernels.transfer.plan import Plan, plan
 
 PART_BYTES, PARTS = 32 << 20, 4
 """The kernel waits until multiprocessors are free, which beside large products takes more than a millisecond; the parts
 must hold what crosses the link meanwhile."""
 
 
+class Part:
+    """Of a staging buffer: where it begins, and what its next user waits for."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.full, self.free = torch.cuda.Event(), torch.cuda.Event()
+
+
 class Staging:
-    """Parts of a buffer that take turns, and when each is free again."""
+    """Parts of a buffer that take turns."""
 
     def __init__(self, part_bytes: int, device: torch.device) -> None:
         self.part_bytes = part_bytes
         self._memory = torch.empty(PARTS * part_bytes, dtype=torch.uint8, device=device)
-        self._free: list[torch.cuda.Event | None] = [None] * PARTS
-        self._next = 0
+        self._turns = cycle([Part(self._memory.data_ptr() + i * part_bytes) for i in range(PARTS)])
 
-    def take(self, stream: torch.cuda.Stream) -> tuple[int, int]:
-        """The next part, which `stream` waits for, and its address."""
-        part = self._next
-        self._next = (part + 1) % PARTS
-        event = self._free[part]
-        if event is not None:
-            stream.wait_event(event)
-        return part, self._memory.data_ptr() + part * self.part_bytes
-
-    def give_back(self, part: int, stream: torch.cuda.Stream) -> None:
-        """When what `stream` has been given so far is done."""
-        self._free[part] = stream.record_event()
+    def next(self) -> Part:
+        """The one that was used longest ago."""
+        return next(self._turns)
 
 
 class Engines:
@@ -74,33 +73,43 @@ class EngineMover(Mover):
         self._engines = engines
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
+        if not len(pairs):
+            return
         engine, current = self._engines.streams[way], torch.cuda.current_stream(self._engines.device)
-        staging = self._engines.staging[way]
-        if way is Way.LOAD:
-            engine.wait_stream(current)
-        for some in self._parts(layers, len(pairs), staging.part_bytes):
-            filler, emptier = (engine, current) if way is Way.LOAD else (current, engine)
-            part, address = staging.take(filler)
-            copies = runs(way, self._layout, first, layers, pairs.host[some], address)
-            if way is Way.LOAD:
-                self._engines.batch.enqueue(copies, engine.cuda_stream)
-                current.wait_stream(engine)
-                self._into_place(way, first, layers, pairs.uploaded[0][some], address)
-            else:
-                self._into_place(way, first, layers, pairs.uploaded[0][some], address)
-                engine.wait_stream(current)
-                self._engines.batch.enqueue(copies, engine.cuda_stream)
-            staging.give_back(part, emptier)
+        staging, run = self._engines.staging[way], layers * self._layout.layer_bytes
+        told = self._into_place(first, layers, pairs)
+        engine.wait_stream(current)
+        step = staging.part_bytes // run
+        for begin in range(0, len(pairs), step):
+            part, slots = staging.next(), pairs.host[begin : begin + step]
+            told.host, told.pages = part.address, len(slots)
+            told.device_ids = pairs.uploaded.data_ptr() + begin * pairs.uploaded.itemsize
+            copies = runs(way, self._layout, first, layers, slots, part.address)
+            (self._load if way is Way.LOAD else self._save)(part, copies, told, engine, current)
         if way is Way.SAVE:
             current.wait_stream(engine)
 
-    def _parts(self, layers: int, pages: int, part_bytes: int) -> Iterator[slice]:
-        step = part_bytes // (layers * self._layout.layer_bytes)
-        for begin in range(0, pages, step):
-            yield slice(begin, min(begin + step, pages))
+    def _load(
+        self, part: Part, copies: Copies, told: Plan, engine: torch.cuda.Stream, current: torch.cuda.Stream
+    ) -> None:
+        engine.wait_event(part.free)
+        self._engines.batch.enqueue(copies, engine.cuda_stream)
+        part.full.record(engine)
+        current.wait_event(part.full)
+        self._engines.kernel.enqueue(Way.LOAD, told, self._engines.blocks, current.cuda_stream)
+        part.free.record(current)
 
-    def _into_place(self, way: Way, first: int, layers: int, pages: torch.Tensor, staging: int) -> None:
-        """Between the pool and staging, which is as an arena whose slots hold these layers only."""
-        bytes_of_layer = self._layout.layer_bytes
-        staged = replace(self._layout, host=staging - first * bytes_of_layer, slot=layers * bytes_of_layer)
-        self._engines.kernel.enqueue(way, staged, first, layers, (pages, None), self._engines.blocks)
+    def _save(
+        self, part: Part, copies: Copies, told: Plan, engine: torch.cuda.Stream, current: torch.cuda.Stream
+    ) -> None:
+        current.wait_event(part.free)
+        self._engines.kernel.enqueue(Way.SAVE, told, self._engines.blocks, current.cuda_stream)
+        part.full.record(current)
+        engine.wait_event(part.full)
+        self._engines.batch.enqueue(copies, engine.cuda_stream)
+        part.free.record(engine)
+
+    def _into_place(self, first: int, layers: int, pairs: Pairs) -> Plan:
+        """Between the pool and staging, which is as an arena whose slots hold these layers only, one after another."""
+        staged = replace(self._layout, slot=layers * self._layout.layer_bytes)
+        return plan(staged, first, layers, len(pairs), pairs.uploaded.data_ptr(), 0)

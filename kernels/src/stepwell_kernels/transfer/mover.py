@@ -98,6 +98,8 @@ class TorchMover(Mover):
     method = "torch"
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
+        if not len(pairs):
+            return
         copy = load_layer if way is Way.LOAD else save_layer
         device, host = pairs.uploaded[0].long(), torch.from_numpy(pairs.host.astype(np.int64))
         for layer in range(first, first + layers):

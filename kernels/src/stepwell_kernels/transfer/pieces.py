@@ -49,7 +49,8 @@ def runs(way: Way, at: Layout, first: int, layers: int, slots: NDArray[np.int32]
     run = np.uint64(layers * at.layer_bytes)
     mine = np.uint64(staging) + np.arange(len(slots), dtype=np.uint64) * run
     theirs = np.uint64(at.host + first * at.layer_bytes) + slots.astype(np.uint64) * np.uint64(at.slot)
-    return _copies(way, mine, theirs, np.full(len(slots), run, np.uint64)).merged()
+    copies = _copies(way, mine, theirs, np.full(len(slots), run, np.uint64))
+    return copies.merged() if at.slot == run else copies
 
 
 def _copies(way: Way, mine: NDArray[np.uint64], theirs: NDArray[np.uint64], sizes: NDArray[np.uint64]) -> Copies:
