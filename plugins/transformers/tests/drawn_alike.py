@@ -109,7 +109,7 @@ def main() -> None:
     """Compare the kernel, interpreted, with blocks so small that every loop goes round."""
     from stepwell_transformers.drawing import search
 
-    search.BLOCK, search.NARROW = 64, 64
+    search.BLOCK, search.NARROW, search.MANY = 64, 64, 8
     compared = 0
     for seed in range(12):
         pair = Pair(torch.device("cpu"), "triton", 3, 150, seed)

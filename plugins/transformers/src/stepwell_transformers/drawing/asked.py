@@ -52,6 +52,14 @@ class Asked:
         self._seeds[slot] = secrets.randbits(63) if sampling.seed is None else sampling.seed
         self._block[slot] = -1
 
+    def sheet(self, slots: Ints, lengths: Ints) -> npt.NDArray[np.float64]:
+        """All that a step's draws ask for, as [numbers, scales, wholes] by row: doubles hold each of them exactly."""
+        sheet = np.empty((1 + len(self.scales) + len(self.wholes), len(slots)), dtype=np.float64)
+        sheet[0] = self.numbers(slots, lengths)
+        sheet[1 : 1 + len(self.scales)] = self.scales[:, slots]
+        sheet[1 + len(self.scales) :] = self.wholes[:, slots]
+        return sheet
+
     def close(self, slot: int) -> int:
         """A slot's request is gone; which row of counts it had, -1: none."""
         counted = int(self.wholes[COUNTED, slot])

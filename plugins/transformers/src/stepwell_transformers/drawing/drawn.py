@@ -25,7 +25,7 @@ class Odds:
 
 
 class Drawn:
-    """Sampled tokens: on the device at once, on the host when `ready`. Copies go behind what the stream has so far."""
+    """Sampled tokens: on the device at once, and on the host once the stream is past what it has when this is made."""
 
     def __init__(self, tokens: torch.Tensor, odds: Odds | None = None) -> None:
         self.tokens = tokens
@@ -35,23 +35,14 @@ class Drawn:
         self._own, self._values, self._tops = (
             (None, None, None) if odds is None else (_sent(odds.own), _sent(odds.values), _sent(odds.tokens))
         )
-        self._event: torch.cuda.Event | None = None
-        if tokens.device.type == "cuda":
-            self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(tokens.device))
-
-    @property
-    def ready(self) -> bool:
-        """Whether the host can read what was drawn. Never blocks."""
-        return self._event is None or self._event.query()
 
     def read(self) -> list[int]:
-        """The tokens, a row each; asked when they are `ready`."""
+        """The tokens, a row each, once they are on the host."""
         found: list[int] = self._host.tolist()
         return found
 
     def logprobs(self) -> list[TokenLogprob | None]:
-        """Log probabilities of the rows that asked for them; asked when they are `ready`."""
+        """Log probabilities of the rows that asked for them, once they are on the host."""
         found: list[TokenLogprob | None] = [None] * len(self._host)
         if self._odds is None or self._own is None or self._values is None or self._tops is None:
             return found

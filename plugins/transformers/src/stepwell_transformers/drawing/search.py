@@ -2,8 +2,8 @@
 
 A row that is cut finds three places in the order of its tokens (top-k's end, top-p's end, the draw's) by looking for
 logits: how many tokens lie above a logit, and how much probability, grows as it falls. Eight logits are looked at in
-one pass, so a handful of passes find one of 2^32. The passes read candidates only: the first pass measures how many
-tokens and how much probability lie above a few logits, and those above the first that suffices are gathered.
+one pass, so a handful of passes find one of 2^32. The passes read candidates only, gathered once it is known how near
+the best a logit must be to be kept.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,attr-defined"
@@ -18,47 +18,47 @@ import triton.language as tl
 
 from stepwell_transformers.drawing.asked import Asked, Ints
 from stepwell_transformers.drawing.counts import PROMPT, Counts
-from stepwell_transformers.drawing.upload import upload
+from stepwell_transformers.drawing.upload import send
 
 BLOCK, WARPS = 4096, 16
 NARROW = 1024
 """Candidates of a pass that looks at eight logits."""
+MANY = 4096
+"""Candidates that are few."""
 
 
 def draw(logits: torch.Tensor, asked: Asked, counts: Counts, slots: Ints, lengths: Ints) -> torch.Tensor:
     """A token for each row; those whose tokens are counted have it counted."""
     rows, vocab = logits.shape
-    numbers, scales, wholes = upload(
-        logits.device, asked.numbers(slots, lengths), asked.scales[:, slots], asked.wholes[:, slots]
-    )
+    sheet = send(logits.device, asked.sheet(slots, lengths))
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     candidates = (2, rows, vocab) if asked.cut[slots].any() else (2, 1, 1)
     scratch = torch.empty(candidates, dtype=torch.int32, device=logits.device)
     draw_rows[(rows,)](
-        logits, logits.stride(0), numbers, scales, wholes, counts.table, scratch, tokens, rows,
-        VOCAB=vocab, PROMPT=PROMPT, BLOCK=BLOCK, NARROW=NARROW, num_warps=WARPS,
+        logits, logits.stride(0), sheet, counts.table, scratch, tokens, rows,
+        VOCAB=vocab, PROMPT=PROMPT, BLOCK=BLOCK, NARROW=NARROW, MANY=MANY, num_warps=WARPS,
     )  # fmt: skip
     return tokens
 
 
 @triton.jit(do_not_specialize=["rows"])  # compiled once for a model, not once for each number of rows
 def draw_rows(
-    logits, stride, numbers, scales, wholes, table, scratch, tokens, rows, VOCAB: tl.constexpr,
-    PROMPT: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr,
+    logits, stride, sheet, table, scratch, tokens, rows, VOCAB: tl.constexpr,
+    PROMPT: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """Order of `scales` and `wholes`: see `asked`."""
+    """Lines of `sheet`: see `asked`."""
     row = tl.program_id(0).to(tl.int64)
-    heat = tl.load(scales + row)
-    top_p = tl.load(scales + rows + row)
-    min_p = tl.load(scales + 2 * rows + row)
-    repetition = tl.load(scales + 3 * rows + row)
-    presence = tl.load(scales + 4 * rows + row)
-    frequency = tl.load(scales + 5 * rows + row)
-    top_k = tl.load(wholes + row)
-    counted = tl.load(wholes + rows + row).to(tl.int64)
+    number = tl.load(sheet + row)
+    heat = tl.load(sheet + rows + row).to(tl.float32)
+    top_p = tl.load(sheet + 2 * rows + row).to(tl.float32)
+    min_p = tl.load(sheet + 3 * rows + row).to(tl.float32)
+    repetition = tl.load(sheet + 4 * rows + row).to(tl.float32)
+    presence = tl.load(sheet + 5 * rows + row).to(tl.float32)
+    frequency = tl.load(sheet + 6 * rows + row).to(tl.float32)
+    top_k = tl.load(sheet + 7 * rows + row).to(tl.int32)
+    counted = tl.load(sheet + 8 * rows + row).to(tl.int64)
     line = table + tl.maximum(counted, 0) * VOCAB
     source = logits + row * stride
-    number = tl.load(numbers + row)
 
     best = -float("inf")
     token = 0
@@ -74,7 +74,7 @@ def draw_rows(
         if (top_k <= VOCAB) | (top_p < 1) | (min_p > 0):
             token = _cut_draw(
                 source, line, scratch + row * VOCAB, scratch + (rows + row) * VOCAB, VOCAB, counted, repetition,
-                presence, frequency, best, heat, top_k, top_p, min_p, number, PROMPT, BLOCK, NARROW,
+                presence, frequency, best, heat, top_k, top_p, min_p, number, PROMPT, BLOCK, NARROW, MANY,
             )  # fmt: skip
         else:
             token = _whole_draw(
@@ -159,12 +159,13 @@ def _whole_draw(
 @triton.jit
 def _cut_draw(
     source, line, found, places, VOCAB: tl.constexpr, counted, repetition, presence, frequency, best, heat, top_k,
-    top_p, min_p, number, PROMPT: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr,
+    top_p, min_p, number, PROMPT: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """In the order of logits, of what is kept."""
     low, total = _reach(
-        source, line, VOCAB, counted, repetition, presence, frequency, best, heat, top_k, top_p, min_p, PROMPT, BLOCK
-    )
+        source, line, VOCAB, counted, repetition, presence, frequency, best, heat, top_k, top_p, min_p,
+        PROMPT, BLOCK, MANY,
+    )  # fmt: skip
     size = 0
     for start in range(0, VOCAB, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -222,43 +223,62 @@ def _cut_draw(
 @triton.jit
 def _reach(
     source, line, VOCAB: tl.constexpr, counted, repetition, presence, frequency, best, heat, top_k, top_p, min_p,
-    PROMPT: tl.constexpr, BLOCK: tl.constexpr,
+    PROMPT: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """The least logit that a candidate needs, so that all that is kept is among them; and the weight of all tokens."""
-    sums = tl.zeros((BLOCK,), tl.float64)
-    many_1 = tl.zeros((BLOCK,), tl.int32)
-    many_2 = tl.zeros((BLOCK,), tl.int32)
-    many_3 = tl.zeros((BLOCK,), tl.int32)
-    sums_1 = tl.zeros((BLOCK,), tl.float32)
-    sums_2 = tl.zeros((BLOCK,), tl.float32)
-    sums_3 = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, VOCAB, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        values = _values(source, line, at, VOCAB, counted, repetition, presence, frequency, PROMPT)
-        weights = _weights(values, best, heat)
-        sums += weights.to(tl.float64)
-        many_1 += (values >= best - 3 * heat).to(tl.int32)
-        many_2 += (values >= best - 7 * heat).to(tl.int32)
-        many_3 += (values >= best - 11 * heat).to(tl.int32)
-        sums_1 += tl.where(values >= best - 3 * heat, weights, 0.0)
-        sums_2 += tl.where(values >= best - 7 * heat, weights, 0.0)
-        sums_3 += tl.where(values >= best - 11 * heat, weights, 0.0)
-    total = tl.sum(sums, 0)
-    low = -float("inf")
-    if _suffices(tl.sum(many_3, 0), tl.sum(sums_3, 0), total, 1.6702e-05, top_k, top_p, min_p, VOCAB):
-        low = best - 11 * heat
-    if _suffices(tl.sum(many_2, 0), tl.sum(sums_2, 0), total, 9.1189e-04, top_k, top_p, min_p, VOCAB):
-        low = best - 7 * heat
-    if _suffices(tl.sum(many_1, 0), tl.sum(sums_1, 0), total, 4.9788e-02, top_k, top_p, min_p, VOCAB):
-        low = best - 3 * heat
-    return low, total
+    """The least logit that a candidate needs, so that all that is kept is among them; and the weight of all tokens.
+
+    A pass looks at three distances from the best, the next at three between the farthest that did not suffice and the
+    nearest that did: until there are few candidates, or it is known that there are many.
+    """
+    near = 0.0
+    far = float("inf")
+    inside = 0
+    size = VOCAB
+    step = 4.0
+    rounds = 0
+    total = tl.sum(tl.zeros((BLOCK,), tl.float64), 0)
+    while (rounds == 0) | ((rounds < 6) & (size > MANY) & (inside < MANY)):
+        sums = tl.zeros((BLOCK,), tl.float64)
+        many_1 = tl.zeros((BLOCK,), tl.int32)
+        many_2 = tl.zeros((BLOCK,), tl.int32)
+        many_3 = tl.zeros((BLOCK,), tl.int32)
+        sums_1 = tl.zeros((BLOCK,), tl.float32)
+        sums_2 = tl.zeros((BLOCK,), tl.float32)
+        sums_3 = tl.zeros((BLOCK,), tl.float32)
+        low_1 = best - (near + step) * heat
+        low_2 = best - (near + 2 * step) * heat
+        low_3 = best - (near + 3 * step) * heat
+        for start in range(0, VOCAB, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            values = _values(source, line, at, VOCAB, counted, repetition, presence, frequency, PROMPT)
+            weights = _weights(values, best, heat)
+            sums += weights.to(tl.float64)
+            many_1 += (values >= low_1).to(tl.int32)
+            many_2 += (values >= low_2).to(tl.int32)
+            many_3 += (values >= low_3).to(tl.int32)
+            sums_1 += tl.where(values >= low_1, weights, 0.0)
+            sums_2 += tl.where(values >= low_2, weights, 0.0)
+            sums_3 += tl.where(values >= low_3, weights, 0.0)
+        total = tl.sum(sums, 0)
+        size_1, size_2, size_3 = tl.sum(many_1, 0), tl.sum(many_2, 0), tl.sum(many_3, 0)
+        good_1 = _suffices(size_1, tl.sum(sums_1, 0), total, near + step, top_k, top_p, min_p, VOCAB)
+        good_2 = _suffices(size_2, tl.sum(sums_2, 0), total, near + 2 * step, top_k, top_p, min_p, VOCAB)
+        good_3 = _suffices(size_3, tl.sum(sums_3, 0), total, near + 3 * step, top_k, top_p, min_p, VOCAB)
+        inside = tl.where(good_1, inside, tl.where(good_2, size_1, tl.where(good_3, size_2, size_3)))
+        size = tl.where(good_1, size_1, tl.where(good_2, size_2, tl.where(good_3, size_3, size)))
+        reach = near
+        near = reach + step * tl.where(good_1, 0.0, tl.where(good_2, 1.0, tl.where(good_3, 2.0, 3.0)))
+        far = tl.where(good_1 | good_2 | good_3, near + step, far)
+        step = tl.where(far == float("inf"), near, (far - near) / 4)
+        rounds += 1
+    return best - far * heat, total
 
 
 @triton.jit
-def _suffices(many, weight, total, least, top_k, top_p, min_p, VOCAB: tl.constexpr):
-    """Whether so many tokens of so much weight, each of at least `least`, are all that can be kept."""
+def _suffices(many, weight, total, distance, top_k, top_p, min_p, VOCAB: tl.constexpr):
+    """Whether so many tokens of so much weight, up to a distance from the best, are all that can be kept."""
     by_p = weight.to(tl.float64) >= top_p.to(tl.float64) * total * 1.0001
-    by_min = min_p > 1.001 * least
+    by_min = min_p > 1.001 * tl.exp(-distance)
     return tl.where(top_k < VOCAB, (many >= top_k) | (by_min & (top_p >= 1)), by_p | by_min)
 
 

@@ -17,6 +17,13 @@ TYPES = {
 }
 
 
+def send(device: torch.device, array: npt.NDArray[Any]) -> torch.Tensor:
+    """As `upload`, for one array: nothing is cut out of what went up, which costs the host as much as the rest."""
+    staged = torch.empty(array.shape, dtype=TYPES[array.dtype], pin_memory=device.type == "cuda")
+    staged.numpy()[...] = array
+    return staged.to(device, non_blocking=True)
+
+
 def upload(device: torch.device, *arrays: npt.NDArray[Any]) -> list[torch.Tensor]:
     """Each array as a tensor of its shape on the device, once the current stream gets there.
 
