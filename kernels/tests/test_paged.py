@@ -187,8 +187,7 @@ def test_attention_equals_the_reference_at_real_sizes(name, dtype, monkeypatch):
 @pytest.mark.skipif(not CUDA or torch.cuda.get_device_capability()[0] != 9, reason="this machine has no Hopper device")
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", [name for name in REAL if name not in ("one-head", "uneven-dims", "many")])
-def test_attention_on_hopper_equals_the_reference(name, dtype, monkeypatch):
-    monkeypatch.setattr(prefill, "PROVEN", True)
+def test_attention_on_hopper_equals_the_reference(name, dtype):
     check(REAL[name], dtype)
 
 

@@ -63,7 +63,7 @@ def paged_prefill(
         return out
     group = heads // kv_heads
     kind, sight = tables.sees
-    hopper = PROVEN and _fits_hopper(query, keys, values, tables) and _streams(query.device)
+    hopper = _fits_hopper(query, keys, values, tables) and _streams(query.device)
     blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, group)
     each = blocks.queries // group
     tiles = tokens // each + step.shape.prompts + 1
@@ -132,7 +132,6 @@ def paged_prefill(
     return out
 
 
-PROVEN = False
 HOPPER = {64: Blocks(128, 128, 4, 2), 128: Blocks(128, 128, 4, 2), 256: Blocks(128, 64, 4, 2)}
 """By head dim."""
 
