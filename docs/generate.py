@@ -25,7 +25,7 @@ from stepwell.settings import CORE_SECTIONS, DEFAULTS, ROLES
 OUT = Path(__file__).parent / "pages" / "reference"
 CONTRACTS = (
     *("storage", "evict", "write", "prefetch", "retain", "schedule"),
-    *("route", "runner", "codec", "dispatch", "balance", "sink"),
+    *("route", "runner", "codec", "attend", "dispatch", "balance", "sink"),
 )
 """Roles; one module of `stepwell.abc` each."""
 SPEAKING = ("offers", "types")
@@ -60,6 +60,8 @@ def configuration(registry: Registry) -> Iterator[str]:
         yield f"## `[{section}]`\n\n{text(kind)}\n\n{settings_table(kind)}\n"
     for section, role in ROLES.items():
         yield from role_section(section, role, registry)
+        if role == "runner":
+            yield from role_section("runner.attention", "attention", registry)
     for section, kind in {"replay": ReplaySettings, **registry.sections}.items():
         yield f"## `[{section}]`\n\n{text(kind)}\n\n{settings_table(kind)}\n"
 

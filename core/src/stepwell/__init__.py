@@ -1,5 +1,6 @@
 """Stepwell: a three-tier prefix cache for serving language models, in which every decision is a plugin."""
 
+from stepwell.abc.attend import AttentionLayers, AttentionRows, AttentionRun, PagedAttention
 from stepwell.abc.balance import Balancer, Placement, Topology
 from stepwell.abc.codec import Codec, TextStream
 from stepwell.abc.dispatch import Dispatched, Dispatcher
@@ -14,7 +15,7 @@ from stepwell.abc.storage import Storage
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.errors import AuditError, ConfigError, PluginError, StepwellError
 from stepwell.markers import hookimpl
-from stepwell.offers import Capability, Check, Context, Finding, Native, NoConfig, Offer
+from stepwell.offers import Capability, Check, Context, Finding, Native, NoConfig, Offer, Part
 from stepwell.types import (
     DONE,
     MISSING,
@@ -42,6 +43,9 @@ __all__ = [
     "DONE",
     "MISSING",
     "ArenaView",
+    "AttentionLayers",
+    "AttentionRows",
+    "AttentionRun",
     "AuditError",
     "Balancer",
     "Cached",
@@ -73,8 +77,10 @@ __all__ = [
     "PageKey",
     "PageResult",
     "PageViews",
+    "PagedAttention",
     "PagesRemoved",
     "PagesStored",
+    "Part",
     "Placement",
     "PluginError",
     "PrefetchPolicy",

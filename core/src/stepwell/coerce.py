@@ -111,10 +111,26 @@ def build(cls: type[T], table: Mapping[str, object]) -> T:
         raise (Misfit(f": {rest}", (head,)) if colon and head in fields else Misfit(f": {error}")) from error
 
 
-def parts_of(cls: type) -> list[str]:
-    """The fields of a dataclass that are pieces chosen by a `use` of their own."""
-    hints = typing.get_type_hints(cls)
-    return [name for name, wanted in hints.items() if get_origin(wanted) is Part]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A field that is a piece of its own, or may be."""
+
+    role: object
+    """What the piece is."""
+    words: tuple[str, ...] | None
+    """What may be said instead of an offer's name; None: it has to be one."""
+
+
+def parts_of(cls: type) -> dict[str, Piece]:
+    """The fields of a dataclass that are pieces chosen by name: by a `use` of their own, or beside some words."""
+    pieces = {}
+    for name, wanted in typing.get_type_hints(cls).items():
+        choices = get_args(wanted) if _is_union(wanted) else (wanted,)
+        for part in choices:
+            if get_origin(part) is Part:
+                words = [word for one in choices if get_origin(one) is Literal for word in get_args(one)]
+                pieces[name] = Piece(get_args(part)[0], tuple(words) if _is_union(wanted) else None)
+    return pieces
 
 
 def guess(value: str) -> object:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from stepwell.coerce import Misfit, Secret, build, parts_of
+from stepwell.coerce import Misfit, Piece, Secret, build, parts_of
 from stepwell.errors import ConfigError
 from stepwell.offers import Capability, Offer, Part, provided
 from stepwell.plugins import Registry, load
+from stepwell.register import kind_of
 from stepwell.settings import CORE_SECTIONS, SECTIONS
 from stepwell.shown import Shown, printed, shown_section
 from stepwell.sources import (
@@ -232,20 +233,33 @@ class Config:
 
     # --- inside ---
 
-    def _part(self, section: str, at: At, kind: str, registry: Registry, name: str) -> Part[Any]:
+    def _part(
+        self, section: str, at: At, kind: str, registry: Registry, name: str, words: Sequence[str] = ()
+    ) -> Part[Any]:
         """The offer `name` with its settings below `at`, and with the parts that those settings are made of."""
         if why := registry.why_not(kind, name):
-            raise ConfigError(f"{self._place(section, (*at, 'use'), name)}: {why}")
+            said = at if at and (section, *at, "use") not in self._settings else (*at, "use")
+            also = f"; it may also be {' or '.join(words)}" if words else ""
+            raise ConfigError(f"{self._place(section, said, name)}: {why}{also}")
         offer = registry.offer(kind, name)
         parts = {}
-        for field in parts_of(offer.config):
-            inner = (*at, field)
-            use = self._settings.get((section, *inner, "use"))
-            if use is None or not isinstance(use.value, str) or not use.value:
-                have = ", ".join(registry.offers(kind))
+        for field, piece in parts_of(offer.config).items():
+            inner, own = (*at, field), kind_of(piece.role, kind)
+            use = self._part_name(section, inner, piece)
+            if use:
+                parts[field] = self._part(section, inner, own, registry, use, piece.words or ())
+            elif piece.words is None:
+                have = ", ".join(registry.offers(own))
                 raise ConfigError(f"{'.'.join((section, *inner))}.use is required and not set; have {have}")
-            parts[field] = self._part(section, inner, kind, registry, str(use.value))
         return Part(offer, self._build(section, at, offer.config, parts))
+
+    def _part_name(self, section: str, at: At, piece: Piece) -> str:
+        """The offer that a part uses, written below it or in its place; "" where none is named."""
+        use = self._settings.get((section, *at, "use"))
+        if use is None and piece.words is not None:
+            use = self._settings.get((section, *at))
+        named = use is not None and isinstance(use.value, str) and use.value not in (piece.words or ())
+        return str(use.value) if use and named else ""
 
     def _build(self, section: str, at: At, cls: type[T], parts: Mapping[str, object]) -> T:
         """What is written below `at` as a dataclass, its parts made already."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepwell.abc.attend import PagedAttention
 from stepwell.abc.balance import Balancer
 from stepwell.abc.codec import Codec
 from stepwell.abc.dispatch import Dispatcher
@@ -80,6 +81,12 @@ def stepwell_runners() -> Iterable[Offer[Runner]]:
 @hookspec
 def stepwell_codecs() -> Iterable[Offer[Codec]]:
     """Offer the tokenizer of a runner: under the same name, and made with the same settings, as the runner."""
+    return ()
+
+
+@hookspec
+def stepwell_attentions() -> Iterable[Offer[PagedAttention[object]]]:
+    """Offer attention over pages, chosen by a setting of the runner, such as `[runner] attention`."""
     return ()
 
 

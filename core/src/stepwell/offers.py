@@ -36,7 +36,7 @@ class Capability(Enum):
     NAMED_MEMORY = "named-memory"
     """Storage: reaches the arena only as a named file in /dev/shm, which `ArenaView.name` names during `attach`."""
     GRAPH_SAFE = "graph-safe"
-    """Dispatch: may run inside a captured graph."""
+    """Dispatch, and attention in decodes: may run inside a captured graph."""
 
 
 class Context(Protocol):
@@ -110,8 +110,9 @@ class Offer(Generic[T]):
 class Part(Generic[T]):
     """A piece that another piece is made of.
 
-    A field of this type in an offer's settings is chosen as a section is, from offers of the same kind:
-    `[storage.fast] use = "file"`, with that offer's own settings beside it.
+    A field of this type in an offer's settings is chosen as a section is, from the offers that make such a piece:
+    `[storage.fast] use = "file"`, with that offer's own settings beside it. A field that may also be one of some words,
+    `Literal["auto"] | Part[PagedAttention]`, takes a name in the words' place, too.
     """
 
     offer: Offer[T]

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, get_args, get_origin, get_type_hints
 
 import pluggy
 
@@ -38,6 +38,7 @@ KINDS = {
     "route": "stepwell_routers",
     "runner": "stepwell_runners",
     "codec": "stepwell_codecs",
+    "attention": "stepwell_attentions",
     "dispatch": "stepwell_dispatchers",
     "balance": "stepwell_balancers",
     "sink": "stepwell_sinks",
@@ -101,6 +102,16 @@ def contained(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         raise error
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
+def kind_of(role: object, other: str) -> str:
+    """The kind of the offers that make a `role`, as the hooks say; `other` where none does."""
+    for kind, hook in KINDS.items():
+        (offer,) = get_args(get_type_hints(getattr(hookspecs, hook))["return"])
+        (made,) = get_args(offer)
+        if (get_origin(made) or made) is (get_origin(role) or role):
+            return kind
+    return other
 
 
 def check_hooks(manager: pluggy.PluginManager, module: object) -> None:
