@@ -21,6 +21,7 @@ from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.cuda.executor import CudaExecutor
 from stepwell_transformers.cuda.graphs import StepGraphs
 from stepwell_transformers.cuda.lanes import Lane, Lanes
+from stepwell_transformers.cuda.library import turns
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.model import PagedModel
@@ -101,7 +102,8 @@ class OnCpu(TransformersRunner):
         pools = self._pools(page_size, [pages[group.name] + 1 for group in self.groups])
         self._shapes, self.pools = [pool.shape for pool in pools], pools
         state = SlotState(self.groups, page_size, slots, self.model.context, self._model.device)
-        compute = Compute(self._model, state, by_reference(self._model, pools, state), slots)
+        own = turns(self._model, pools, state)
+        compute = Compute(self._model, state, by_reference(self._model, pools, state), slots, own)
         wanted = shapes(self._config.graphs, slots)
         graphs = Played(compute, wanted, lambda layer: None) if wanted else None
 

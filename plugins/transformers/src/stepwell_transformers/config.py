@@ -1,7 +1,11 @@
 """The settings of runner and codec."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from stepwell import PagedAttention, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,8 @@ class TransformersConfig:
     """What becomes of parts that transformers computes in several passes over memory (norms, rotary, gated MLPs)."""
     graphs: bool | tuple[int, ...] = True
     """Whether decode replays CUDA graphs; a list: for these numbers of rows."""
-    attention: Literal["auto", "triton", "torch"] = "auto"
-    """auto: Triton's kernels on CUDA; torch: the reference, without graphs."""
+    attention: Literal["auto", "triton", "torch"] | Part[PagedAttention[Any]] = "auto"
+    """auto: Triton's kernels on CUDA; torch: the reference, without graphs; else a plugin's, for the layers it can."""
     copies: Literal["auto", "cuda", "triton", "engine", "torch"] = "auto"
     """How pages go between a CUDA device and host memory; auto: as measured to be best."""
     copy_blocks: int | None = None

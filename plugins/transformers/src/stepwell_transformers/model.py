@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
@@ -22,6 +22,9 @@ from stepwell_transformers.paging import Paging
 from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.refuse import quantisation, refuse
 from stepwell_transformers.seats import counting, tell_positions
+
+if TYPE_CHECKING:
+    from stepwell_transformers.cuda.library import Library
 
 
 class PagedModel:
@@ -57,6 +60,8 @@ class PagedModel:
         for module in self.counting:
             tell_positions(module)
         self.fused = fuse(self.model, how, report)
+        self.library: Library | None = None
+        """What does its attention, where that is not ours."""
 
     def shapes(self, page_size: int) -> list[PageShape]:
         """Of a page of each group."""
@@ -78,7 +83,7 @@ class PagedModel:
 
     def drop(self) -> None:
         """Let go of the weights; nothing is computed any more."""
-        self.model, self.counting, self.fused = None, [], Fused()
+        self.model, self.counting, self.fused, self.library = None, [], Fused(), None
 
     def by_itself(self) -> AbstractContextManager[Any]:
         """The model with an attention of its own library: the one that every model has, sinks and caps included."""

@@ -74,6 +74,11 @@ def prove(model: PagedModel, name: str, *, kernels: bool = False) -> None:
             )
     off = float((got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6))
     if not off <= TOLERANCE.get(model.dtype, 1e-1):
+        if model.library is not None:
+            raise ConfigError(
+                f"runner.attention: what {model.library.name!r} answers is not what {name} answers by itself "
+                f"(logits are off by {off:.2g} of the largest); use 'triton'"
+            )
         raise ConfigError(
             f"runner.model: {name} has a part that keeps or adds something that pages do not hold, "
             f"which is not supported yet (logits are off by {off:.2g} of the largest)"

@@ -7,14 +7,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
-from stepwell import ArenaView, ConfigError, Context, ModelInfo, Runner, Step, StepPlan
+from stepwell import ArenaView, ConfigError, Context, ModelInfo, PagedAttention, Part, Runner, Step, StepPlan
 from stepwell_kernels import HostPages, PagePool, PageShape
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.exact import exact_products
+from stepwell_transformers.cuda.library import Library
 from stepwell_transformers.executor import Executor
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.host_memory import populate, refused
@@ -53,8 +55,13 @@ class TransformersRunner(Runner):
                 self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report)
             for line in self._model.fused.lines:
                 context.log.info("%s", line)
-            self._kernels = self.late_saves = picks_kernels(config.attention, device, context.log)
-            prove(self._model, config.model, kernels=self._kernels)
+            self._kernels = self.late_saves = picks_kernels(named(config.attention), device, context.log)
+            with shown(context.log) as report:
+                if isinstance(config.attention, Part):
+                    self._model.library = Library(config.attention, context)
+                    undo.callback(self._model.library.close)
+                    report(f"trying the attention of {named(config.attention)}, which may compile kernels")
+                prove(self._model, config.model, kernels=self._kernels)
             self._undo = undo.pop_all()
         self.preferred_chunk = config.chunk or (CPU_CHUNK if device.type == "cpu" else CUDA_CHUNK)
         self.depth = 2
@@ -177,6 +184,11 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     return torch.float32 if name == "float32" else torch.bfloat16
+
+
+def named(attention: str | Part[PagedAttention[Any]]) -> str:
+    """What a config calls an attention."""
+    return attention if isinstance(attention, str) else attention.offer.name
 
 
 def picks_kernels(name: str, device: torch.device, log: logging.Logger) -> bool:

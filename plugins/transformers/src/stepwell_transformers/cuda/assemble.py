@@ -20,6 +20,7 @@ from stepwell_transformers.cuda.compute import Compute, Ready, paging_on_cuda
 from stepwell_transformers.cuda.executor import CudaExecutor
 from stepwell_transformers.cuda.graphs import StepGraphs
 from stepwell_transformers.cuda.lanes import CudaLane, Lanes
+from stepwell_transformers.cuda.library import turns
 from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing import Drawer
@@ -49,7 +50,7 @@ def cuda_executor(
     torch.cuda.synchronize(device)  # what was made so far was made in another stream
     with torch.inference_mode(), own.enqueue():
         state = SlotState(model.groups, page_size, slots, _longest(model, pools), device)
-        compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots)
+        compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots, turns(model, pools, state))
         drawer = Drawer(device, slots, model.vocab)
         drawer.prepare(model.dtype)
         graphs, wanted = None, shapes(config.graphs, slots)
@@ -65,7 +66,7 @@ def proof(
 ) -> Callable[[Sequence[ProofRow]], torch.Tensor]:
     """How the proof of a model computes through pages: each row in a slot of its own."""
     state = SlotState(model.groups, pools[0].shape.page_size, rows, tokens, model.device)
-    compute = Compute(model, state, paging_on_cuda(model, pools, state, rows), rows)
+    compute = Compute(model, state, paging_on_cuda(model, pools, state, rows), rows, turns(model, pools, state))
 
     def run(rows: Sequence[ProofRow]) -> torch.Tensor:
         plan = StepPlan(

@@ -9,6 +9,7 @@ import torch
 
 from stepwell_kernels import PagePool
 from stepwell_kernels.paged import Step, StepBuffers
+from stepwell_transformers.cuda.library import MakeTurn, Turn
 from stepwell_transformers.cuda.lineup import Lineup
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing.upload import upload
@@ -37,9 +38,12 @@ class Computed:
 class Compute:
     """Everything is enqueued on the current stream; nothing waits."""
 
-    def __init__(self, model: PagedModel, state: SlotState, paging: MakePaging, rows: int) -> None:
-        """`rows`: the most of a step."""
-        self.model, self.state = model, state
+    def __init__(
+        self, model: PagedModel, state: SlotState, paging: MakePaging, rows: int, turn: MakeTurn = lambda graph: None
+    ) -> None:
+        """`rows`: the most of a step; `turn`: what a library does of steps."""
+        self.model, self.state, self.turn = model, state, turn
+        self._turn = turn(None)
         self._paging, self._rows = paging, rows
         self._buffers = self._new_buffers(rows)
         self._room = rows
@@ -54,7 +58,9 @@ class Compute:
         ids = self.state.last[step.slots[: lineup.decodes]]
         if len(lineup.tokens):
             ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
-        return Computed(self.forward(ids, step, ready), step)
+        if self._turn is not None:
+            self._turn.plan(lineup.triples)
+        return Computed(self.forward(ids, step, ready, self._turn), step)
 
     def warm(self, tokens: int) -> None:
         """Compile what a prompt of so many tokens needs; it is nobody's, so that nothing is read or written."""
@@ -62,9 +68,10 @@ class Compute:
         step = buffers.step(buffers.fill([(self.state.idle, 0, 0)], 1, tokens))
         self.forward(torch.zeros(tokens, dtype=torch.int32, device=self.model.device), step, lambda layer: None)
 
-    def forward(self, ids: torch.Tensor, step: Step, ready: Ready) -> torch.Tensor:
-        """The model over a step's tokens."""
-        return self.model.forward(ids.long(), step.positions, self._paging(step, ready), step.last)
+    def forward(self, ids: torch.Tensor, step: Step, ready: Ready, turn: Turn | None = None) -> torch.Tensor:
+        """The model over a step's tokens; of a turn its rows are planned."""
+        paging = self._paging(step, ready)
+        return self.model.forward(ids.long(), step.positions, turn.over(paging) if turn else paging, step.last)
 
     def _new_buffers(self, tokens: int) -> StepBuffers:
         return StepBuffers(self.model.device, self._rows, tokens, self.state.idle)

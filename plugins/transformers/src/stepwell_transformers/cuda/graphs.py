@@ -33,6 +33,7 @@ class StepGraphs:
         self._buffers = StepBuffers(compute.model.device, max(shape.rows for shape in shapes), tokens, idle)
         self._brought = torch.zeros(tokens, dtype=torch.int32, device=compute.model.device)
         """Tokens of prompts."""
+        self._turns = {shape: compute.turn(shape) for shape in self._shapes}
         self._graphs: dict[StepShape, tuple[torch.cuda.CUDAGraph, Computed]] = {}
 
     def capture(self, lane: CudaLane, report: Report, log: logging.Logger) -> None:
@@ -79,6 +80,8 @@ class StepGraphs:
         return graph, computed
 
     def _fill(self, rows: Sequence[tuple[int, int, int]], shape: StepShape, prompts: int) -> Step:
+        if (turn := self._turns[shape]) is not None:
+            turn.plan(rows)
         nobody = [(self._compute.state.idle, 0, 0)] * (shape.prompts - prompts)
         return self._buffers.step(self._buffers.fill([*rows, *nobody], shape.rows, shape.tokens))
 
@@ -87,7 +90,8 @@ class StepGraphs:
         ids = last[step.slots[:cut]]
         if step.shape.prompts:
             ids = torch.cat([ids, self._brought[: step.shape.tokens - cut]])
-        logits = self._compute.forward(ids, step, self._ready if step.shape.prompts else _nothing)
+        ready, turn = self._ready if step.shape.prompts else _nothing, self._turns[step.shape]
+        logits = self._compute.forward(ids, step, ready, turn)
         tokens = greedy(logits)
         last[step.slots] = tokens.int()
         return Computed(logits, step, tokens)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stepwell import GroupSpec, StepPlan
+from stepwell import AttentionRows, GroupSpec, StepPlan
 from stepwell_transformers.drawing.upload import upload
 
 
@@ -42,6 +42,23 @@ class SlotState:
         self.last = self._numbers[self._bases[-1] :].zero_()
         """int32 [slots + 1]: what the next row of one token computes."""
         self._mirror = np.full((len(groups), lines, width), -1, dtype=np.int32)
+
+    @property
+    def width(self) -> int:
+        """Pages of the longest request."""
+        return self._mirror.shape[2]
+
+    def seen(self, group: int, rows: Sequence[tuple[int, int, int]]) -> AttentionRows:
+        """What rows (slot, start, count) see of a group's pages, on the host; nobody sees a token of the first page."""
+        need, size = self._groups[group].need, self._page_size
+        counts, tokens, pages = [], [], []
+        for slot, start, count in rows:
+            low, end = (0, 1) if slot == self.idle else (need.lo(start) // size, start + count)
+            counts.append(count)
+            tokens.append(end - low * size)
+            own = self._mirror[group, slot, low : -(-end // size)]
+            pages.append(np.zeros_like(own) if slot == self.idle else own)
+        return AttentionRows(np.array(counts, np.int32), np.array(tokens, np.int32), np.concatenate(pages))
 
     def edit(self, plan: StepPlan) -> Edits:
         """Take a plan's changes into the mirror; what of them the device must be told.
