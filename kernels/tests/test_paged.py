@@ -188,6 +188,7 @@ def test_attention_equals_the_reference_at_real_sizes(name, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", [name for name in REAL if name not in ("one-head", "uneven-dims", "many")])
 def test_attention_on_hopper_equals_the_reference(name, dtype):
+    assert prefill._streams(torch.device("cuda:0"))
     check(REAL[name], dtype)
 
 
