@@ -98,8 +98,6 @@ def test_a_graph_computes_what_was_planned_last(attention, case):
     runs = {rows: attention.decodes(layers, (rows, rows * PAGES)) for rows in (4, 2)}
     first = {rows: run._wrapper.pages.data_ptr() for rows, run in runs.items()}
     assert first[2] == first[4], "graphs of some layers are planned one at a time, so they share memory for page ids"
-        "graphs of some layers share the memory of page ids, since they are planned one at a time"
-    )
     for size, starts in ((4, (3, 0, 17, 90)), (2, (15, 16)), (4, (31, 4, 5, 6)), (2, (0, 0))):
         rows, ragged = scene.rows([(start, 1) for start in starts])
         runs[size].plan(rows)
