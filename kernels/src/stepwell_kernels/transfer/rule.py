@@ -1,18 +1,20 @@
 """Which method copies best, on how many blocks, and which layers go together.
 
-Measured on an H200 over PCIe 5 x16: 8,192 scattered tokens, 32 layers, 2,048 bytes of K and of V a token and layer;
-one large copy reached 55 GB/s either way.
+Measured on an H200 over PCIe 5 x16 by `stepwell bench transfer`: 8,192 scattered tokens, 32 layers, 2,048 bytes of K
+and of V a token and layer. One large copy reached 54 to 55 GB/s either way, two at once 92 to 101.
 
 | GB/s, to the device / from it | page 1      | page 16     | page 64     | products beside it take longer by |
 |-------------------------------|-------------|-------------|-------------|-----------------------------------|
-| engine, by staging            | 53.9 / 51.4 | 54.5 / 54.6 | 54.5 / 54.6 | 0 to 1%                           |
-| kernel, 4 blocks              | 51.3 / 51.9 | 51.3 / 52.4 | 51.2 / 52.4 | 9 to 14% / 90 to 150%             |
-| kernel, 2 blocks              | 50.4 / 52.1 | 49.8 / 52.4 | 50.5 / 52.2 | 9% / 9%                           |
+| engine, by staging            | 53.9 / 50.8 | 54.4 / 54.4 | 54.2 / 54.4 | 1% / 0%                           |
+| kernel, 4 blocks              | 51.3 / 51.9 | 51.3 / 52.4 | 51.2 / 52.4 | 10% / 110%                        |
+| kernel, 2 blocks              | 50.4 / 52.1 | 49.8 / 52.2 | 50.5 / 52.0 | 9% / 10%                          |
 | engine, a copy a piece        | 1 / 3       | 40 / 43     | 46 / 50     | 0%                                |
+| engines, both ways at once    | 73          | 91          | 93          |                                   |
+| kernels, both ways at once    | 65          | 65          | 64          |                                   |
 
-Both ways at once by kernels comes to 57 to 76 GB/s, by engines to 88 to 95 of the 90 to 101 that two large copies
-reach. So engines win wherever a page's run of layers is long enough for the microsecond of CPU that each run takes.
-Stores that fill the link from more than two multiprocessors hold up the memory traffic of all others.
+So engines win wherever a page's run of layers is long enough for the microsecond of CPU that each run takes. A large
+product takes a wave more as soon as a single multiprocessor is missing, and stores that fill the link from more than
+two of them hold up the memory traffic of all others.
 """
 
 from __future__ import annotations
