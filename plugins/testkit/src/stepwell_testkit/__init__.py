@@ -9,6 +9,7 @@ class TestScratch(StorageKit):
 """
 
 from stepwell_testkit.arena import KitArena
+from stepwell_testkit.attention import AttentionAdapter, PagedAttentionKit, PlainAdapter
 from stepwell_testkit.conform import Verdict, conform
 from stepwell_testkit.context import KitContext
 from stepwell_testkit.dispatch import DispatchKit
@@ -23,6 +24,7 @@ from stepwell_testkit.write import WriteKit
 
 __all__ = [
     "Adapter",
+    "AttentionAdapter",
     "DispatchKit",
     "EvictionKit",
     "Faults",
@@ -35,6 +37,8 @@ __all__ = [
     "KitRunning",
     "KitView",
     "NumpyAdapter",
+    "PagedAttentionKit",
+    "PlainAdapter",
     "RetentionKit",
     "ScheduleKit",
     "StorageKit",
