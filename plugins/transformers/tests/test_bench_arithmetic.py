@@ -97,3 +97,15 @@ def test_overlap(together, compute, copy, bound, share, good):
 def test_a_hit_cannot_be_sooner_than_its_copy_or_its_rest():
     assert hit_bound(1.0, 0.01, 0.1) == pytest.approx(10)
     assert hit_bound(1.0, 0.2, 0.1) == pytest.approx(5)
+
+
+def test_shares_of_a_row_and_the_higher_of_two_ceilings():
+    from stepwell_transformers.bench.ceilings import Ceilings
+    from stepwell_transformers.bench.decode import against_floor
+
+    row = {"batch": 8, "ms": 5.0, "tokens_s": 1280.0, "bytes": 16_000_000_000}
+    assert against_floor(row, 4e12) == {"floor_ms": 4.0, "share": 0.8, "share_of_mean": 0.64}
+    low, high = Ceilings(4e12, 7e14, 5e10, 6e10), Ceilings(4.2e12, 6e14, 5e10, 6e10)
+    assert low.best(high) == high.best(low) == Ceilings(4.2e12, 7e14, 5e10, 6e10)
+    assert low.best(None) is low
+    assert low.figures() == {"copy_tb_s": 4.0, "matrix_tflop_s": 700.0, "h2d_gb_s": 50.0, "d2h_gb_s": 60.0}

@@ -55,19 +55,21 @@ def run(setup: Setup, asked: Asked, as_json: bool) -> None:
     """Measure and print."""
     rows: list[dict[str, Any]] = []
     result: dict[str, Any] = {"bench": "decode", "model": setup.settings.model, "page": setup.page_size}
+    limits: ceiling.Ceilings | None = None
     for fuse, graphs in product(asked.fuse or (setup.settings.fuse,), asked.graphs or ("",)):
         changed: dict[str, object] = {"fuse": fuse} | ({"graphs": graphs == "on"} if graphs else {})
         variant = setup.changed(**changed)
         progress(f"making {setup.settings.model}, fuse {fuse}, graphs {_graphs(variant)}")
         with rigged(variant.settings, variant.place(), setup.page_size) as rig:
-            progress(f"made in {rig.start_s:.1f} s")
-            if "ceilings" not in result:
-                result |= about(rig.device)
-                limits = ceiling.measure(rig.device, rig.dtype)
-                bandwidth, result["ceilings"] = limits.copy_bytes_s, limits.figures()
-            said = {"fuse": fuse, "graphs": _graphs(variant)}
-            found = measure(rig, variant, asked, bandwidth)
-            rows += [said | {"start_s": round(rig.start_s, 1)} | row for row in found]
+            result |= about(rig.device)
+            limits = ceiling.measure(rig.device, rig.dtype).best(limits)
+            found = measure(rig, variant, asked)
+            limits = ceiling.measure(rig.device, rig.dtype).best(limits)
+            said = {"fuse": fuse, "graphs": _graphs(variant), "start_s": round(rig.start_s, 1)}
+            rows += [said | row for row in found]
+    assert limits is not None
+    result["ceilings"] = limits.figures()
+    rows = [row | against_floor(row, limits.copy_bytes_s) for row in rows]
     if asked.against:
         from stepwell_transformers.bench.against import generate_batch
 
@@ -82,7 +84,7 @@ def run(setup: Setup, asked: Asked, as_json: bool) -> None:
     show(result, _columns(asked.against), rows, as_json)
 
 
-def measure(rig: Rig, setup: Setup, asked: Asked, bandwidth: float) -> list[dict[str, Any]]:
+def measure(rig: Rig, setup: Setup, asked: Asked) -> list[dict[str, Any]]:
     """A row a point; the points take turns. One round before them is not counted."""
     new = asked.steps + WARM
     points = [point for point in asked.points if _fits(rig, point, new)]
@@ -105,24 +107,18 @@ def measure(rig: Rig, setup: Setup, asked: Asked, bandwidth: float) -> list[dict
     rows = []
     for batch, context in points:
         nbytes = decode_bytes(rig.weights, rig.groups, batch, context + new // 2)
-        floor, took = floor_s(nbytes, bandwidth), middle(steps[batch, context])
-        rate = median(rates[batch, context])
         rows.append(
-            {"batch": batch, "context": context, **took, "floor_ms": ms(floor), "bytes": round_(nbytes)}
-            | {"share": round_share(floor * 1e3 / took["ms"]), "share_of_rate": round_share(floor * rate / batch)}
-            | {"tokens_s": round_(rate), "steps": len(steps[batch, context])}
+            {"batch": batch, "context": context, **middle(steps[batch, context]), "bytes": round(nbytes)}
+            | {"tokens_s": round(median(rates[batch, context]), 1), "steps": len(steps[batch, context])}
         )
     return rows
 
 
-def round_share(share: float) -> float:
-    """As much of a share as means anything."""
-    return round(share, 4)
-
-
-def round_(value: float) -> int:
-    """A whole number."""
-    return int(value + 0.5)
+def against_floor(row: Mapping[str, Any], bandwidth: float) -> dict[str, float]:
+    """Of a row: the least time a step can take, and what share of the time that is; of the mean time, too."""
+    floor = floor_s(row["bytes"], bandwidth)
+    mean = row["batch"] / row["tokens_s"]
+    return {"floor_ms": ms(floor), "share": round(floor * 1e3 / row["ms"], 4), "share_of_mean": round(floor / mean, 4)}
 
 
 def _fits(rig: Rig, point: tuple[int, int], new: int) -> bool:

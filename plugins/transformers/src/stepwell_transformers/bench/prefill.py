@@ -46,14 +46,18 @@ def run(setup: Setup, lengths: Sequence[int], as_json: bool) -> None:
                 progress(f"turn {turn}: {length} tokens, {cached} cached: {(ends[-1] - ends[0]) * 1e3:.2f} ms")
                 if turn:
                     times[length, cached].append(ends[-1] - ends[0])
-        peak = max(before.matrix_flops, ceiling.measure(rig.device, rig.dtype).matrix_flops)
+        limits = ceiling.measure(rig.device, rig.dtype).best(before)
         rows: list[dict[str, Any]] = []
         for length, cached in cases:
             count, took = length - cached, median(times[length, cached])
             rate = prefill_flops(rig.weights, rig.shape, rig.heads, cached, count) / took
             rows.append(
                 {"tokens": length, "cached": cached, "chunk": chunk, **middle(times[length, cached])}
-                | {"tokens_s": round(count / took), "tflop_s": round(rate / 1e12, 2), "share": round(rate / peak, 4)}
+                | {
+                    "tokens_s": round(count / took),
+                    "tflop_s": round(rate / 1e12, 2),
+                    "share": round(rate / limits.matrix_flops, 4),
+                }
             )
         result = {"bench": "prefill", "model": setup.settings.model, "page": page, **about(rig.device)}
-    show(result | {"ceilings": before.figures(), "rows": rows}, COLUMNS, rows, as_json)
+    show(result | {"ceilings": limits.figures(), "rows": rows}, COLUMNS, rows, as_json)
