@@ -272,7 +272,7 @@ def _decode(
         found / tl.where(mass > 0, mass, 1.0)[:, None],
         real,
     )
-    tl.store(sums + spot, top + tl.log2(mass), queries < GROUP)
+    tl.store(sums + spot, top + tl.log2(tl.where(mass > 0, mass, 1.0)), queries < GROUP)
     tl.debug_barrier()
     ticket = arrived + row * KV_HEADS + kv_head
     if tl.atomic_add(ticket, 1, sem="acq_rel") < count - 1:

@@ -188,7 +188,7 @@ def attend_tiles(
         spot = (split * tokens + flat) * (KV_HEADS * GROUP) + heads
         found = found / tl.where(mass > 0, mass, 1.0)[:, None]
         tl.store(parts + spot[:, None] * VALUE_DIM + value_dims[None, :], found, real)
-        tl.store(sums + spot, top + tl.log2(mass), own)
+        tl.store(sums + spot, top + tl.log2(tl.where(mass > 0, mass, 1.0)), own)
         return
     if SINKS:
         sink = tl.load(sinks + heads, own, 0.0).to(tl.float32) * 1.4426950408889634
