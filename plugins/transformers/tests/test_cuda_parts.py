@@ -190,13 +190,24 @@ def test_graphs_are_of_few_shapes_and_hold_every_step_of_decodes():
 
 def test_a_step_with_prompts_takes_the_smallest_graph_that_holds_it():
     made = shapes(True, 128)
-    assert fit(0, 1, 24, made) == StepShape(8, 4, 32)
+    assert fit(0, 1, 24, made) == StepShape(0, 4, 32)
+    assert fit(0, 1, 512, made) == StepShape(0, 4, 512)
+    assert fit(1, 1, 0, made) == StepShape(8, 4, 32)  # one decode that waits for loads
     assert fit(8, 4, 25, made) == StepShape(8, 4, 64)
     assert fit(9, 1, 192, made) == StepShape(64, 4, 256)
     assert fit(9, 1, 193, made) == StepShape(64, 4, 384)
-    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 505)):
+    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 1537), (1, 1, 1529)):
         assert fit(*too_large, made) is None
-    assert {shape.decodes for shape in shapes(True, 6) if shape.prompts} == {6}
+    assert {shape.decodes for shape in shapes(True, 6) if shape.prompts} == {0, 6}
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 500, 512, 1400])
+def test_graphs_with_prompts_hold_a_whole_chunk_and_little_more(chunk):
+    made = shapes(True, 128, chunk)
+    for decodes in (0, 8, 64):
+        assert fit(decodes, 1, chunk, made) is not None
+        room = sorted(shape.tokens - decodes for shape in made if shape.prompts and shape.decodes == decodes)
+        assert all(tokens < chunk for tokens in room[:-1])
 
 
 def make_state(tokens=64):

@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from stepwell import ConfigError
 from stepwell_kernels import PagePool
+from stepwell_transformers.cuda.buckets import TOKENS
 from stepwell_transformers.memory import GRAPHS, Device, Share, made_bytes, peak, sampling_bytes, weight_bytes
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.prove import ProofRow
@@ -25,13 +26,14 @@ def share_of(model: PagedModel, memory: float, chunk: int, rows: int, *, graphs:
     try:
         prompts = peak(model.device, lambda: _run(model, [chunk]))
         decodes = peak(model.device, lambda: _run(model, [1] * rows))
+        captured = peak(model.device, lambda: _run(model, [min(chunk, TOKENS[-1])])) if graphs else 0
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"runner.chunk: a step of {chunk} tokens does not fit into {Device.now(model.device).name} beside the "
             "weights: lower it, or use a smaller model"
         ) from error
     step = max(prompts, decodes) + sampling_bytes(rows, model.vocab)
-    return Share(Device.now(model.device), memory, step, decodes + GRAPHS if graphs else 0)
+    return Share(Device.now(model.device), memory, step, max(decodes, captured) + GRAPHS if graphs else 0)
 
 
 def needed(folder: Path, dtype: torch.dtype | None, random: RandomModel | None) -> int:

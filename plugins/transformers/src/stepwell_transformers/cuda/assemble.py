@@ -53,7 +53,7 @@ def cuda_executor(
         compute = Compute(model, state, paging_on_cuda(model, pools, state, slots), slots, turns(model, pools, state))
         drawer = Drawer(device, slots, model.vocab)
         drawer.prepare(model.dtype)
-        graphs, wanted = None, shapes(config.graphs, slots)
+        graphs, wanted = None, shapes(config.graphs, slots, chunk)
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)

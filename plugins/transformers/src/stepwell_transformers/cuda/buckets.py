@@ -9,30 +9,39 @@ from stepwell_kernels.paged import StepShape
 SMALL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
 """Decode rows where one more is felt; beyond, every 32."""
 STRIDE = 32
-BESIDE = (8, 64)
-"""Decode rows beside prompts."""
+BESIDE = (0, 8, 64)
+"""Decode rows beside prompts; a lone prompt, which is common, fills whole tiles of tokens."""
 PROMPTS = 4
 """Rows of prompts beside them."""
-TOKENS = (32, 64, 128, 192, 256, 384, 512)
+TOKENS = (32, 64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536)
 """Of a step with prompts, decode rows included, since products are computed in tiles of tokens. Beyond, a step takes
 the device longer than its launches take the host."""
 
 
-def shapes(graphs: bool | Sequence[int], slots: int) -> tuple[StepShape, ...]:
-    """Those of decodes, that of all slots among them unless the sizes were named, and those of a few prompts."""
+def shapes(graphs: bool | Sequence[int], slots: int, chunk: int = TOKENS[-1]) -> tuple[StepShape, ...]:
+    """Those of decodes, that of all slots among them unless the sizes were named, and those of a few prompts.
+
+    `chunk`: the most tokens of prompts that a step has.
+    """
     if graphs is False:
         return ()
     few = (*SMALL, *range(SMALL[-1] + STRIDE, slots, STRIDE), slots) if graphs is True else graphs
     rows = sorted({min(size, slots) for size in few})
-    beside = {min(size, slots) for size in BESIDE if size <= max(rows[-1], BESIDE[0])}
+    beside = {min(size, slots) for size in BESIDE if size <= max(rows[-1], BESIDE[1])}
     return (
         *(StepShape(size, 0, size) for size in rows),
-        *(StepShape(size, PROMPTS, tokens) for size in sorted(beside) for tokens in TOKENS if tokens > size),
+        *(StepShape(size, PROMPTS, tokens) for size in sorted(beside) for tokens in _tokens(size, chunk)),
     )
 
 
+def _tokens(decodes: int, chunk: int) -> list[int]:
+    """Of steps with so many decode rows, up to the first that holds a chunk beside them."""
+    room = [tokens for tokens in TOKENS if tokens > decodes]
+    return [tokens for at, tokens in enumerate(room) if not at or room[at - 1] - decodes < chunk]
+
+
 def fit(decodes: int, prompts: int, tokens: int, shapes: Iterable[StepShape]) -> StepShape | None:
-    """The smallest of `shapes` that holds so many decodes and prompts, of `tokens` tokens together; None: none does."""
+    """The smallest of `shapes` that holds so many decodes and prompts, these of `tokens` tokens; None: none does."""
     held = (
         shape
         for shape in shapes
@@ -40,4 +49,4 @@ def fit(decodes: int, prompts: int, tokens: int, shapes: Iterable[StepShape]) ->
         and shape.tokens - shape.decodes >= tokens
         and (prompts <= shape.prompts if prompts else not shape.prompts)
     )
-    return min(held, key=lambda shape: shape.tokens, default=None)
+    return min(held, key=lambda shape: (shape.tokens, shape.decodes), default=None)
