@@ -1,20 +1,19 @@
 """Which method copies best, on how many blocks, and which layers go together.
 
-Measured on an H200 over PCIe 5 x16 by `stepwell bench transfer`: 8,192 scattered tokens, 32 layers, 2,048 bytes of K
-and of V a token and layer. One large copy reached 54 to 55 GB/s either way, two at once 92 to 101.
+Measured on an H200 over PCIe 5 x16, 8,192 scattered tokens, 32 layers, 2,048 bytes of K and of V a token and layer, in
+one run of `stepwell bench transfer` in which a large copy reached 54.1 GB/s to the device and 54.8 from it, and two at
+once 92.3 (in other runs up to 101):
 
-| GB/s, to the device / from it | page 1      | page 16     | page 64     | products beside it take longer by |
-|-------------------------------|-------------|-------------|-------------|-----------------------------------|
-| engine, by staging            | 53.9 / 50.8 | 54.4 / 54.4 | 54.2 / 54.4 | 1% / 0%                           |
-| kernel, 4 blocks              | 51.3 / 51.9 | 51.3 / 52.4 | 51.2 / 52.4 | 10% / 110%                        |
-| kernel, 2 blocks              | 50.4 / 52.1 | 49.8 / 52.2 | 50.5 / 52.0 | 9% / 10%                          |
-| engine, a copy a piece        | 1 / 3       | 40 / 43     | 46 / 50     | 0%                                |
-| engines, both ways at once    | 73          | 91          | 93          |                                   |
-| kernels, both ways at once    | 65          | 65          | 64          |                                   |
+| GB/s, to the device / from it | page 1      | page 16     | page 64     | both at once   | products slower by |
+|-------------------------------|-------------|-------------|-------------|----------------|--------------------|
+| engine, through staging       | 52.8 / 51.2 | 53.8 / 54.2 | 54.0 / 54.4 | 70, 92, 94     | 1% / 0%            |
+| kernel, 4 / 2 blocks          | 51.1 / 52.1 | 50.9 / 52.1 | 51.1 / 52.2 | 64, 64, 64     | 10% / 9%           |
 
-So engines win wherever a page's run of layers is long enough for the microsecond of CPU that each run takes. A large
-product takes a wave more as soon as a single multiprocessor is missing, and stores that fill the link from more than
-two of them hold up the memory traffic of all others.
+Saves by 4 blocks slow products by 110%, loads by 2 blocks by 9%, at 33 GB/s meanwhile. Apart from that command: an
+engine with a copy a piece reached 40 / 43 at page 16 and 46 / 50 at page 64, and one block slowed products by 10% too.
+
+So engines win wherever a page's run of layers is long enough for the microsecond of CPU that each run takes. Stores
+that fill the link from more than two multiprocessors hold up the memory traffic of all others.
 """
 
 from __future__ import annotations
