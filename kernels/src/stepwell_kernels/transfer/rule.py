@@ -1,4 +1,4 @@
-"""Which method copies best, on how many blocks, and which layers go together.
+"""Which method copies best, and on how many blocks.
 
 Measured on an H200 over PCIe 5 x16, 8,192 scattered tokens, 32 layers, 2,048 bytes of K and of V a token and layer, in
 one run of `stepwell bench transfer` in which a large copy reached 54.1 GB/s to the device and 54.8 from it, and two at
