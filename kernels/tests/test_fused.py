@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepwell_kernels.fused import Norm, reference
+from stepwell_kernels.fused import Norm, Spread, reference
 from stepwell_kernels.paged.place import Place, Tables
 
 pytest.importorskip("triton")
 
-from stepwell_kernels.fused.device import gates, norms, rotary, skinny
+from stepwell_kernels.fused.device import gates, norms, rotary, skinny, turns
 from stepwell_kernels.fused.device.plans import Plan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,6 +54,16 @@ def test_norms_agree(rows: int, dim: int, offset: float, late: bool) -> None:
 def test_norms_take_slices_and_more_dimensions() -> None:
     wide, weight = rand(2, 3, 40), rand(24)
     close(norms.rms_norm(wide[..., 8:32], weight, 1e-5), reference.rms_norm(wide[..., 8:32], weight, 1e-5))
+
+
+@pytest.mark.parametrize(("tokens", "pairs", "spread"), [(1, 64, "behind"), (5, 24, "once"), (3, 5, "beside")])
+def test_turns_agree_near_and_far(tokens: int, pairs: int, spread: Spread) -> None:
+    positions = torch.tensor([131071, 0, 1, 17, 40000][:tokens], device=DEVICE)
+    frequencies = 1e4 ** -(torch.arange(pairs, device=DEVICE) / pairs)
+    poison()
+    found = turns.turns(positions, frequencies, 1.3, KIND, spread)
+    for one, other in zip(found, reference.turns(positions, frequencies, 1.3, KIND, spread), strict=True):
+        close(one, other)
 
 
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh"])

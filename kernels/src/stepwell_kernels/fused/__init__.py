@@ -11,12 +11,14 @@ from stepwell_kernels.fused.ops import (
     rms_norm,
     rotate,
     rotate_and_write,
+    turns,
 )
-from stepwell_kernels.fused.reference import Act
+from stepwell_kernels.fused.reference import Act, Spread
 
 __all__ = [
     "Act",
     "Norm",
+    "Spread",
     "add_rms_norm",
     "gated",
     "gated_linear",
@@ -26,4 +28,5 @@ __all__ = [
     "rms_norm",
     "rotate",
     "rotate_and_write",
+    "turns",
 ]

@@ -10,7 +10,7 @@ import torch
 
 from stepwell_kernels.fused import reference
 from stepwell_kernels.fused.norm import Norm
-from stepwell_kernels.fused.reference import Act
+from stepwell_kernels.fused.reference import Act, Spread
 
 if TYPE_CHECKING:
     from stepwell_kernels.paged.place import Place
@@ -54,6 +54,20 @@ def add_rms_norm(
 
         return norms.add_rms_norm(x, residual, weight, eps, offset, late, before)
     return reference.add_rms_norm(x, residual, weight, eps, offset, late, before)
+
+
+def turns(
+    positions: torch.Tensor, frequencies: torch.Tensor, scale: float, kind: torch.dtype, spread: Spread
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of `positions` [tokens] times `frequencies` [pairs], both times `scale`.
+
+    Answers [tokens, pairs] each, or twice as many.
+    """
+    if _on_device(positions):
+        from stepwell_kernels.fused.device import turns as kernels
+
+        return kernels.turns(positions, frequencies, scale, kind, spread)
+    return reference.turns(positions, frequencies, scale, kind, spread)
 
 
 def rotate(

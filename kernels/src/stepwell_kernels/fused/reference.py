@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stepwell_kernels.paged.place import Place
 
 Act = Literal["silu", "gelu", "gelu_tanh"]
+Spread = Literal["once", "behind", "beside"]
+"""How factors of pairs come: once; or all again behind themselves, or each beside itself, so one a dimension."""
 
 
 def rms_norm(
@@ -50,6 +52,17 @@ def add_rms_norm(
 
 def normed(x: torch.Tensor, norm: Norm) -> torch.Tensor:
     return rms_norm(x, norm.weight, norm.eps, norm.offset, norm.late)
+
+
+def turns(
+    positions: torch.Tensor, frequencies: torch.Tensor, scale: float, kind: torch.dtype, spread: Spread
+) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = positions[:, None].float() * frequencies
+    if spread == "behind":
+        angles = torch.cat((angles, angles), -1)
+    elif spread == "beside":
+        angles = angles.repeat_interleave(2, -1)
+    return (angles.cos() * scale).to(kind), (angles.sin() * scale).to(kind)
 
 
 def rotate(

@@ -11,7 +11,7 @@ from torch import nn
 
 from stepwell_kernels.fused import Norm, linear
 from stepwell_transformers.apart import Report
-from stepwell_transformers.fuse import attention, layers, mlp, norms
+from stepwell_transformers.fuse import attention, layers, mlp, norms, turns
 from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
 from stepwell_transformers.fuse.branch import Branch
 from stepwell_transformers.fuse.fused import Forward, Fused
@@ -31,6 +31,7 @@ def by_kernels(model: Any, report: Report) -> Fused:
             work = _Work(model, trace(model, probe), probe)
         except Exception as error:  # a model's code raises whatever its parts raise; what becomes of it is said later
             return Fused((f"nothing: the model does not run through pages ({_line(error)})",))
+        work.fuse_turns()
         work.fuse_norms()
         work.fuse_mlps()
         work.fuse_attentions()
@@ -53,6 +54,12 @@ class _Work:
         self._branches: dict[nn.Module, Branch] = {}
         self._good: Counter[str] = Counter()
         self._left: dict[tuple[str, str], list[float | None]] = {}
+
+    def fuse_turns(self) -> None:
+        calls, context = self._seen.calls, int(self._model.config.max_position_embeddings)
+        for module in self._all(lambda module: turns.alike(module, calls)):
+            if (found := self._proven(module, lambda module: turns.read(module, calls[module], context))) is not None:
+                self._take(module, turns.forward(module.forward, found))
 
     def fuse_norms(self) -> None:
         for module in self._all(norms.alike):
