@@ -12,7 +12,7 @@ import torch
 
 from stepwell import ConfigError, Full, Row, StepPlan, TableEdit
 from stepwell_kernels import HostPages, PagePool
-from stepwell_kernels.transfer import Mover, make_mover
+from stepwell_kernels.transfer import Mover, make_movers
 from stepwell_transformers.apart import Report
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.buckets import shapes
@@ -113,9 +113,6 @@ def movers_for(
 ) -> list[Mover]:
     """What copies between each pool and its pages in the arena. ConfigError where that is not to be had."""
     try:
-        return [
-            make_mover(pool, host, config.copies, config.copy_blocks, cache)
-            for pool, host in zip(pools, hosts, strict=True)
-        ]
+        return make_movers(list(zip(pools, hosts, strict=True)), config.copies, config.copy_blocks, cache)
     except ValueError as error:
         raise ConfigError(f"runner.copies: {config.copies!r} does not work here ({error})") from error
