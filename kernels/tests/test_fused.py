@@ -10,7 +10,7 @@ from stepwell_kernels.paged.place import Place, Tables
 
 pytest.importorskip("triton")
 
-from stepwell_kernels.fused.device import gates, norms, rotary, skinny, turns
+from stepwell_kernels.fused.device import choice, gates, norms, rotary, skinny, turns
 from stepwell_kernels.fused.device.plans import Plan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,6 +64,23 @@ def test_turns_agree_near_and_far(tokens: int, pairs: int, spread: Spread) -> No
     found = turns.turns(positions, frequencies, 1.3, KIND, spread)
     for one, other in zip(found, reference.turns(positions, frequencies, 1.3, KIND, spread), strict=True):
         close(one, other)
+
+
+@pytest.mark.parametrize("vocab", [1, 300, choice.PIECE, choice.PIECE + 1, 9000])
+def test_the_most_likely_is_the_first_of_the_highest_and_is_left_for_its_slot(vocab: int) -> None:
+    logits = rand(6, vocab)
+    logits[1] = -logits[1].abs() - 1  # all below zero
+    logits[2, vocab // 2 :] = logits[2].max()
+    logits[3] = torch.tensor([-0.0, 0.0], device=DEVICE).repeat(vocab)[:vocab]
+    logits[4] = float("-inf")
+    logits[5, vocab // 3] = float("nan")
+    slots = torch.tensor([4, 0, 2, 7, 6, 1], dtype=torch.int32, device=DEVICE)
+    last = torch.full((9,), -5, dtype=torch.int32, device=DEVICE)
+    wanted = logits.argmax(-1)
+    assert choice.most_likely(logits, slots, last).tolist() == wanted.tolist()
+    assert last[slots].tolist() == wanted.tolist()
+    assert [int(last[slot]) for slot in (3, 5, 8)] == [-5] * 3
+    assert choice.most_likely(logits).tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh"])

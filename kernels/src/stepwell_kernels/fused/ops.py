@@ -113,6 +113,20 @@ def rotate_and_write(
     return reference.rotate_and_write(q, k, v, cos, sin, place, q_norm, k_norm, interleaved)
 
 
+def most_likely(
+    logits: torch.Tensor, slots: torch.Tensor | None = None, last: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The highest of each row of `logits` [rows, vocab], int64; of equal ones the first.
+
+    Given both, `last` [slots], int32, has it afterwards at each row's of `slots`, int32.
+    """
+    if _on_device(logits) and logits.stride(1) == 1:
+        from stepwell_kernels.fused.device import choice
+
+        return choice.most_likely(logits, slots, last)
+    return reference.most_likely(logits, slots, last)
+
+
 def gated(x: torch.Tensor, act: Act) -> torch.Tensor:
     """`x` [..., gate | up]: act(gate) * up."""
     if _on_device(x):

@@ -111,6 +111,15 @@ def rotate_and_write(
     return q
 
 
+def most_likely(
+    logits: torch.Tensor, slots: torch.Tensor | None = None, last: torch.Tensor | None = None
+) -> torch.Tensor:
+    tokens = logits.argmax(-1)
+    if slots is not None and last is not None:
+        last[slots] = tokens.int()
+    return tokens
+
+
 def gated(x: torch.Tensor, act: Act) -> torch.Tensor:
     gate, up = x.chunk(2, -1)
     return activated(gate, act) * up

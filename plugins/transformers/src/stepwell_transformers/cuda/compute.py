@@ -55,7 +55,7 @@ class Compute:
             self._room = max(tokens, 2 * self._room)
             self._buffers = self._new_buffers(self._room)
         step = self._buffers.step(self._buffers.fill(lineup.triples, len(lineup.rows), tokens))
-        ids = self.state.last[step.slots[: lineup.decodes]]
+        ids = self.state.last.index_select(0, step.slots[: lineup.decodes])
         if len(lineup.tokens):
             ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
         if self._turn is not None:
@@ -71,7 +71,7 @@ class Compute:
     def forward(self, ids: torch.Tensor, step: Step, ready: Ready, turn: Turn | None = None) -> torch.Tensor:
         """The model over a step's tokens; of a turn its rows are planned."""
         paging = self._paging(step, ready)
-        return self.model.forward(ids.long(), step.positions, turn.over(paging) if turn else paging, step.last)
+        return self.model.forward(ids, step.positions, turn.over(paging) if turn else paging, step.last)
 
     def _new_buffers(self, tokens: int) -> StepBuffers:
         return StepBuffers(self.model.device, self._rows, tokens, self.state.idle)

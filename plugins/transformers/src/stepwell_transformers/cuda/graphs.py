@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from stepwell_kernels.fused import most_likely
 from stepwell_kernels.paged import Step, StepBuffers, StepShape
 from stepwell_transformers.apart import Report
 from stepwell_transformers.cuda.buckets import fit
 from stepwell_transformers.cuda.compute import Compute, Computed, Ready
 from stepwell_transformers.cuda.lanes import CudaLane
 from stepwell_transformers.cuda.lineup import Lineup
-from stepwell_transformers.drawing import greedy
 from stepwell_transformers.drawing.upload import upload
 
 
@@ -87,14 +87,12 @@ class StepGraphs:
 
     def _step(self, step: Step) -> Computed:
         last, cut = self._compute.state.last, step.shape.decodes
-        ids = last[step.slots[:cut]]
+        ids = last.index_select(0, step.slots[:cut])
         if step.shape.prompts:
             ids = torch.cat([ids, self._brought[: step.shape.tokens - cut]])
         ready, turn = self._ready if step.shape.prompts else _nothing, self._turns[step.shape]
         logits = self._compute.forward(ids, step, ready, turn)
-        tokens = greedy(logits)
-        last[step.slots] = tokens.int()
-        return Computed(logits, step, tokens)
+        return Computed(logits, step, most_likely(logits, step.slots, last))
 
 
 def _nothing(layer: int) -> None:

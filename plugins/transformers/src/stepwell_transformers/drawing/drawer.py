@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from stepwell import Sampling
+from stepwell_kernels.fused import most_likely
 from stepwell_transformers.drawing import eager
 from stepwell_transformers.drawing.asked import Asked
 from stepwell_transformers.drawing.counts import Counts
@@ -20,8 +21,8 @@ TOKEN_BYTES = 4
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row of `logits` [rows, vocab]; fit for a CUDA graph."""
-    return logits.argmax(-1)
+    """The most likely token of each row of `logits` [rows, vocab]."""
+    return most_likely(logits)
 
 
 class Drawer:

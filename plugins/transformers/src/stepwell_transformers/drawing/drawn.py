@@ -53,8 +53,8 @@ class Drawn:
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the host's memory, under way; the tensor itself where it is there."""
+    """A copy in the host's memory, under way: what is sent may be written over by the step that comes."""
     if tensor.device.type != "cuda":
-        return tensor
+        return tensor.clone()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
