@@ -190,13 +190,14 @@ def test_graphs_are_of_few_shapes_and_hold_every_step_of_decodes():
 
 def test_a_step_with_prompts_takes_the_smallest_graph_that_holds_it():
     made = shapes(True, 128)
-    assert fit(0, 1, 24, made) == StepShape(0, 4, 32)
-    assert fit(0, 1, 512, made) == StepShape(0, 4, 512)
+    assert fit(0, 1, 24, made) == StepShape(0, 1, 32)
+    assert fit(0, 1, 512, made) == StepShape(0, 1, 512)
     assert fit(1, 1, 0, made) == StepShape(8, 4, 32)  # one decode that waits for loads
+    assert fit(0, 2, 24, made) == StepShape(8, 4, 32)
     assert fit(8, 4, 25, made) == StepShape(8, 4, 64)
-    assert fit(9, 1, 192, made) == StepShape(64, 4, 256)
-    assert fit(9, 1, 193, made) == StepShape(64, 4, 384)
-    for too_large in ((0, 5, 10), (65, 1, 10), (0, 1, 1537), (1, 1, 1529)):
+    assert fit(9, 1, 192, made) == StepShape(64, 8, 256)
+    assert fit(9, 1, 193, made) == StepShape(64, 8, 384)
+    for too_large in ((0, 9, 10), (65, 1, 10), (0, 1, 2049), (1, 1, 2041)):
         assert fit(*too_large, made) is None
     assert {shape.decodes for shape in shapes(True, 6) if shape.prompts} == {0, 6}
 

@@ -9,11 +9,12 @@ from stepwell_kernels.paged import StepShape
 SMALL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
 """Decode rows where one more is felt; beyond, every 32."""
 STRIDE = 32
-BESIDE = (0, 8, 64)
-"""Decode rows beside prompts; a lone prompt, which is common, fills whole tiles of tokens."""
-PROMPTS = 4
-"""Rows of prompts beside them."""
-TOKENS = (32, 64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536)
+BESIDE = ((0, 1), (8, 4), (64, 8))
+"""Decode rows and prompts of a step with prompts. A lone prompt is common: it fills whole tiles of tokens, and what it
+sees is cut finer where no room is kept for others."""
+FEW = 8
+"""Decode rows for which there is room beside prompts, however few sizes are named."""
+TOKENS = (32, 64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
 """Of a step with prompts, decode rows included, since products are computed in tiles of tokens. Beyond, a step takes
 the device longer than its launches take the host."""
 
@@ -27,10 +28,10 @@ def shapes(graphs: bool | Sequence[int], slots: int, chunk: int = TOKENS[-1]) ->
         return ()
     few = (*SMALL, *range(SMALL[-1] + STRIDE, slots, STRIDE), slots) if graphs is True else graphs
     rows = sorted({min(size, slots) for size in few})
-    beside = {min(size, slots) for size in BESIDE if size <= max(rows[-1], BESIDE[1])}
+    beside = {(min(size, slots), prompts) for size, prompts in BESIDE if size <= max(rows[-1], FEW)}
     return (
         *(StepShape(size, 0, size) for size in rows),
-        *(StepShape(size, PROMPTS, tokens) for size in sorted(beside) for tokens in _tokens(size, chunk)),
+        *(StepShape(size, prompts, tokens) for size, prompts in sorted(beside) for tokens in _tokens(size, chunk)),
     )
 
 
