@@ -23,13 +23,15 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from stepwell_kernels.paged.sight import cap, first_seen
 
+BOXES = gl.NVMMASharedLayout(128, 16, 2)
+"""How they lie in shared memory."""
+
 
 def boxes(pages: torch.Tensor, tokens: int) -> TensorDescriptor:
     """How the copy engine takes so many successive tokens of one head from [pages, page_size, kv_heads, dim]."""
     _, _, heads, dim = pages.shape
     flat = pages.view(-1, heads * dim)
-    layout = gl.NVMMASharedLayout(128, 16, 2)
-    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [tokens, dim], layout)
+    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [tokens, dim], BOXES)
 
 
 @gluon.jit

@@ -79,11 +79,12 @@ class Compute:
 
 def paging_on_cuda(model: PagedModel, pools: Sequence[PagePool], state: SlotState, rows: int) -> MakePaging:
     """Attention by the kernels for CUDA."""
-    from stepwell_transformers.cuda.paging import CudaPaging, Scratches, tables_of
+    from stepwell_transformers.cuda.paging import CudaPaging, Scratches, layers_of, tables_of
 
     scratches = Scratches(model.device, rows)
     groups = [
         (pool, tables_of(group, pages, pool.shape.page_size), group.need)
         for group, pool, pages in zip(model.groups, pools, state.tables, strict=True)
     ]
-    return lambda step, ready: CudaPaging(groups, model.seats, step, scratches, ready)
+    layers = layers_of(groups, model.seats)
+    return lambda step, ready: CudaPaging(layers, step, scratches, ready)

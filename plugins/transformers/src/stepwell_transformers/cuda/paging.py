@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -31,36 +32,47 @@ class Scratches:
         return self._pieces[shape]
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What of a layer is the same in all steps."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    tables: Tables
+    need: Need
+
+
+def layers_of(groups: Sequence[tuple[PagePool, Tables, Need]], seats: Mapping[int, Seat]) -> dict[int, Layer]:
+    """By number, with the pages, the tables and the need of its group."""
+    found = {}
+    for number, seat in seats.items():
+        pool, tables, need = groups[seat.group]
+        found[number] = Layer(pool.keys(seat.index), pool.values(seat.index), tables, need)
+    return found
+
+
 class CudaPaging(Paging):
     """One step's."""
 
     def __init__(
-        self,
-        groups: Sequence[tuple[PagePool, Tables, Need]],
-        seats: Mapping[int, Seat],
-        step: Step,
-        scratches: Scratches,
-        ready: Callable[[int], None],
+        self, layers: Mapping[int, Layer], step: Step, scratches: Scratches, ready: Callable[[int], None]
     ) -> None:
-        self._groups, self._seats, self._step = groups, seats, step
-        self._scratches, self._ready = scratches, ready
+        self._layers, self._step, self._scratches, self._ready = layers, step, scratches, ready
         self.positions = step.positions
 
     def need(self, layer: int) -> Need:
-        return self._groups[self._seats[layer].group][2]
+        return self._layers[layer].need
 
     def ready(self, layer: int) -> None:
         self._ready(layer)
 
     def place(self, layer: int) -> Place:
-        seat = self._seats[layer]
-        pool, tables, _ = self._groups[seat.group]
-        keys, values = pool.keys(seat.index), pool.values(seat.index)
-        return Place(keys, values, tables, self._step.token_slots, self.positions)
+        at = self._layers[layer]
+        return Place(at.keys, at.values, at.tables, self._step.token_slots, self.positions)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        at = self.place(layer)
-        write_kv(keys, values, at.keys, at.values, at.tables, at.token_slots, at.positions)
+        at = self._layers[layer]
+        write_kv(keys, values, at.keys, at.values, at.tables, self._step.token_slots, self.positions)
 
     def attend(
         self,
@@ -70,7 +82,7 @@ class CudaPaging(Paging):
         sinks: torch.Tensor | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        at = self.place(layer)
+        at = self._layers[layer]
         scratch = self._scratches.of(query.shape[1], at.keys.shape[2], at.values.shape[3])
         return attend_step(query, at.keys, at.values, at.tables, self._step, scratch, scale, sinks, softcap)
 
