@@ -3,9 +3,11 @@
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 
 def modules(folder: Path) -> list[str]:
@@ -17,14 +19,30 @@ def modules(folder: Path) -> list[str]:
     return [name for name in found if not name.endswith("__main__")]
 
 
+def optional(project: dict[str, Any]) -> set[str]:
+    """What the distribution's extras name: modules that need it are imported only where it is there."""
+    named = [text for extra in project.get("optional-dependencies", {}).values() for text in extra]
+    return {re.split(r"[^A-Za-z0-9_.-]", text)[0].lower().replace("-", "_") for text in named}
+
+
+def import_or_optional(name: str, extras: set[str]) -> None:
+    """Import a module; one that lacks what only an extra brings is fine."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in extras:
+            raise
+
+
 def main(folder: Path) -> int:
     """Import everything; then the plugin record of this distribution must be ok or unusable with a reason."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     for name in modules(folder):
         if "templates" not in name:
-            importlib.import_module(name)
+            import_or_optional(name, optional(project))
     from stepwell.plugins import load
 
-    own = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]
+    own = project["name"]
     records = [record for record in load().records if record.distribution == own]
     bad = [record for record in records if record.state not in ("ok", "unusable")]
     for record in bad:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -150,8 +151,8 @@ class Connection(asyncio.Protocol):
         self.open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport = cast(asyncio.Transport, transport)  # other loops' transports are no subclasses
+        self.open = True
 
     def data_received(self, data: bytes) -> None:
         if self._exchange is None:

@@ -52,7 +52,7 @@ class Deleting(StorageBase):
         pages = range(20)
         deleted = [False] * len(pages)
         bench.put(pages)
-        warm = threading.Barrier(WORKERS, timeout=LIMIT_S)
+        warm, over = (threading.Barrier(WORKERS, timeout=LIMIT_S) for _ in range(2))
 
         def work(worker: int) -> None:
             for number in pages:
@@ -67,6 +67,10 @@ class Deleting(StorageBase):
                     gone = deleted[asked]
                     found = bench.found_at(8 * worker, [asked])[0]
                     assert not (gone and found), f"page {asked} was deleted, and a read that began later finds it"
+            over.wait()
+            for number in pages:
+                found = bench.found_at(8 * worker, [number])[0]
+                assert not found, f"page {number} was deleted, and a read that began later finds it"
 
         at_once(work, WORKERS)
         bench.lacks(pages)
