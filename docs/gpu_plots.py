@@ -99,10 +99,10 @@ def hit(found: Found) -> Bars:
 
 
 def transfer(found: Found) -> Bars:
-    """GB/s by page and direction."""
-    groups = {
-        f"page {row['page']}, {row['direction']}": [row["gb_s"], row["memcpy_loop_gb_s"]] for row in found["rows"]
-    }
+    """GB/s by page and direction, of the method that comes first."""
+    groups: dict[str, list[float | None]] = {}
+    for row in found["rows"]:
+        groups.setdefault(f"page {row['page']}, {row['direction']}", [row["gb_s"], row["memcpy_loop_gb_s"]])
     link = {"one large copy": max(found["link_gb_s"][way] for way in ("h2d", "d2h"))}
     return Bars(
         "Copies of scattered pages, GB/s", "", groups, ["Stepwell", "cudaMemcpyAsync, page by page"], lines=link

@@ -24,7 +24,7 @@ class TransformersConfig:
     """Threads of torch on CPU; unset: its own choice."""
     chunk: int | None = None
     """Preferred tokens of prefill a step; unset: 256 on CPU, so that an abort waits little, 8192 on CUDA."""
-    memory: float = 0.85
+    memory: float = 0.9
     """Share of a CUDA device's memory that is taken: weights, what steps work with, and pages with the rest."""
     fuse: Literal["auto", "kernels", "compile", "off"] = "auto"
     """What becomes of parts that transformers computes in several passes over memory (norms, rotary, gated MLPs)."""
