@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -240,6 +240,17 @@ def test_a_save_that_says_too_much_or_too_little(world):
     traffic(w, requests=16)
     assert w.brain.counters.bytes_saved <= w.copied["save"] * w.page * SIM.token_bytes
     w.clean()
+
+
+def test_a_load_that_says_too_much_counts_its_own_pages_alone(world):
+    class Loose(SimRunner):
+        def _copy(self, copy: PageCopy, fails: bool, move: Callable[[int, int, int], None]) -> tuple[bool, ...]:
+            return (*super()._copy(copy, fails, move), True)
+
+    w = world(SIM, device=28, host=120, lag=1, runner=Loose)
+    traffic(w)
+    assert w.copied["load"] > 0
+    assert w.brain.counters.bytes_loaded == w.copied["load"] * w.page * SIM.token_bytes
 
 
 def test_a_runner_without_late_saves_has_none(world):

@@ -53,7 +53,7 @@ class Copies:
         failed: dict[Seat, None] = {}
         for seat, copy in flight.loads:
             ok = result.copies.get(copy.id) or (False,) * len(copy.device)
-            self._counters.bytes_loaded += sum(ok) * self._page_bytes[copy.group]
+            self._counters.bytes_loaded += sum(ok[: len(copy.device)]) * self._page_bytes[copy.group]
             seat.loading -= 1
             if not self._cache.loaded(seat.lease, copy, ok) and not seat.ended:
                 failed[seat] = None
