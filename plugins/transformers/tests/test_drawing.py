@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stepwell import Sampling
 from stepwell_transformers.drawing import Drawer, greedy
 from stepwell_transformers.drawing.counts import FIRST
+from stepwell_transformers.sampling import Draw, sample
 
 from .drawn_alike import Pair
 
@@ -117,6 +118,29 @@ def test_slots_without_a_seed_draw_differently():
         drawer.open(slot, Sampling(temperature=1.0), ids(1), 0)
     draws = [drawer.draw(torch.zeros(2, 5000), [0, 1], [n, n]).read() for n in range(1, 9)]
     assert any(a != b for a, b in draws)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0, logprobs=2),
+        Sampling(temperature=1e-30, presence_penalty=2.0),
+        Sampling(temperature=1.0, top_k=10**6, top_p=0.5, min_p=1.0),
+    ],
+)
+@pytest.mark.parametrize("vocab", [1, 3, 2500])
+def test_logits_that_are_no_numbers_become_no_token_that_there_is_not(bad, sampling, vocab):
+    logits = torch.zeros((2, vocab))
+    logits[0], logits[1, -1] = bad, bad
+    history = np.zeros(3, np.int32)
+    drawer = Drawer(CPU, 2, vocab)
+    for slot in range(2):
+        drawer.open(slot, sampling, history.tobytes(), 1)
+    drawn = drawer.draw(logits, [0, 1], [3, 3]).read()
+    found, _ = sample(logits, [Draw(sampling, 5, 1, history, 2)] * 2)
+    assert all(0 <= token < vocab for token in (*drawn, *found))
 
 
 @pytest.mark.gpu

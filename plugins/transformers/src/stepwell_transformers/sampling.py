@@ -169,11 +169,16 @@ def cut(
 
 
 def pick(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """For each row the first place at which the cumulative weight passes `number` in [0, 1) of the total."""
+    """For each row the first place at which the cumulative weight passes `number` in [0, 1) of the total.
+
+    The first of all where the weights are no numbers: a model that computes such must not have it become a token that
+    there is not, which would take every other request with it.
+    """
     cumulative = weights.double().cumsum(-1)
     total = cumulative[:, -1:]
     least = torch.nextafter(total, torch.zeros_like(total))
-    return torch.searchsorted(cumulative, torch.minimum(numbers[:, None] * total, least), right=True)[:, 0]
+    places = torch.searchsorted(cumulative, torch.minimum(numbers[:, None] * total, least), right=True)
+    return torch.where(total > 0, places, 0)[:, 0]
 
 
 def uniform(seed: int, position: int) -> float:
