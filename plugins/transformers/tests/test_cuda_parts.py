@@ -180,7 +180,7 @@ def test_graphs_are_of_few_shapes_and_hold_every_step_of_decodes():
     assert decodes[-1] == 256
     assert [shape.decodes for shape in shapes(True, 5) if not shape.prompts] == [1, 2, 4, 5]
     assert [shape.decodes for shape in shapes([16, 3, 99], 64) if not shape.prompts] == [3, 16, 64]
-    assert shapes(False, 64) == ()
+    assert shapes(False, 64) == shapes([], 64) == ()
     for rows in range(1, 257):
         found = fit(rows, 0, 0, shapes(True, 256))
         assert (found.prompts, found.tokens) == (0, found.decodes)

@@ -8,6 +8,7 @@ import stepwell
 from stepwell import ConfigError
 from stepwell.cli import root
 from stepwell.models import read_shape
+from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.random_weights import RandomCodec, names, wanted
 
@@ -82,8 +83,27 @@ def test_what_names_no_shape_says_which_there_are():
     assert wanted("org/random/tiny") is None
     with pytest.raises(ConfigError, match=r"have .*random/llama-3.1-8b.*did you mean random/llama-3.1-8b\?"):
         wanted("random/llama-3-8b")
-    with pytest.raises(ConfigError, match="seed"):
-        wanted("random/tiny@x")
+    for seed in ("", "x", "-1", "9" * 20, "9" * 5000):
+        with pytest.raises(ConfigError, match="seed"):
+            wanted(f"random/tiny@{seed}")
+    assert wanted("random/tiny@" + "9" * 18).seed == 10**18 - 1
+
+
+def test_threads_beyond_any_machine_are_a_mistake():
+    for threads in (0, 10**6, 10**11):
+        with pytest.raises(ValueError, match="between 1 and"):
+            TransformersConfig(threads=threads)
+
+
+@pytest.mark.parametrize("digits", [13, 5000])
+def test_numbers_beyond_reason_are_a_mistake_in_one_sentence(digits):
+    many = "9" * (digits + 1)
+    for option in (("--tokens", many), ("--tokens", many + "k")):
+        wrong = CliRunner().invoke(root, ["bench", "prefill", "--device", "cpu", *option])
+        assert (wrong.exit_code, "is no number of tokens" in wrong.output) == (2, True)
+    for point, why in ((f"{many}x1", "is no point"), (f"1x{many}", "is no number of tokens")):
+        wrong = CliRunner().invoke(root, ["bench", "decode", "--device", "cpu", "--point", point])
+        assert (wrong.exit_code, why in wrong.output) == (2, True)
 
 
 def test_the_engine_answers_token_ids():

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from stepwell import PagedAttention, Part
 
+MOST_THREADS = 4096
+"""More than any machine's CPUs; a system that is asked for as many as a slip of the hand may say ends the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransformersConfig:
@@ -40,8 +43,8 @@ class TransformersConfig:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: an empty name is no model")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads: {self.threads} is less than 1")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"threads: {self.threads} is not between 1 and {MOST_THREADS}")
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk: {self.chunk} is less than 1")
         if not isinstance(self.graphs, bool) and any(rows < 1 for rows in self.graphs):

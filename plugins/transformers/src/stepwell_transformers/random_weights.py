@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PREFIX = "random/"
 SHAPES = Path(__file__).parent / "shapes"
 BYTES = 256
+SEED_DIGITS = 18
+"""So that torch's generators take every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def wanted(model: str) -> RandomModel | None:
             f"runner.model: {model!r} is no random model; have {', '.join(PREFIX + one for one in known)}"
             + (f"; did you mean {PREFIX}{near[0]}?" if near else "")
         )
-    if at and not seed.isdecimal():
-        raise ConfigError(f"runner.model: {model!r}: the seed after the @ is no whole number")
+    if at and not (seed.isdecimal() and len(seed) <= SEED_DIGITS):
+        raise ConfigError(
+            f"runner.model: {model!r}: the seed after the @ is no whole number of at most {SEED_DIGITS} digits"
+        )
     return RandomModel(name, int(seed or 0))
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 LARGE, TINY = "random/llama-3.1-8b", "random/tiny"
+DIGITS = 12
+"""Of a number, at most: beyond, nothing is measured any more, and Python refuses to read it in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Tokens(click.ParamType):
     name = "tokens"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d[\d,]*)(k?)", str(value).strip().lower())
+        found = re.fullmatch(rf"(\d[\d,]{{0,{DIGITS}}})(k?)", str(value).strip().lower())
         if not found or not (count := int(found[1].replace(",", "")) * (1024 if found[2] else 1)):
             self.fail(f"{value!r} is no number of tokens, as 512 or 8k are", param, ctx)
         return count
@@ -98,7 +100,7 @@ class Point(click.ParamType):
         if isinstance(value, tuple):
             return value
         batch, _, context = str(value).partition("x")
-        if not batch.isdecimal() or not int(batch):
+        if not batch.isdecimal() or len(batch) > DIGITS or not int(batch):
             self.fail(f"{value!r} is no point, as 8x2k is", param, ctx)
         return int(batch), Tokens().convert(context, param, ctx)
 

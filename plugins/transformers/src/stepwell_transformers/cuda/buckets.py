@@ -24,7 +24,7 @@ def shapes(graphs: bool | Sequence[int], slots: int, chunk: int = TOKENS[-1]) ->
 
     `chunk`: the most tokens of prompts that a step has.
     """
-    if graphs is False:
+    if not graphs:
         return ()
     few = (*SMALL, *range(SMALL[-1] + STRIDE, slots, STRIDE), slots) if graphs is True else graphs
     rows = sorted({min(size, slots) for size in few})
