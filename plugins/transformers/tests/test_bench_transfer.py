@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from stepwell import ConfigError
-from stepwell_transformers.bench.transfer import transfer
+from stepwell_transformers.bench.transfer import check_room, transfer
 from stepwell_transformers.bench.transfer_runs import Turns
 
 GPU = torch.cuda.is_available()
@@ -32,6 +32,14 @@ def test_what_was_mistyped_is_named(options, said):
     result = CliRunner().invoke(transfer, options)
     assert result.exit_code == 2
     assert said in result.output.replace("\n", " ")
+
+
+def test_more_than_either_memory_holds_is_refused_before_it_is_taken():
+    check_room(2**30, 2**31, 2**31)
+    check_room(2**30, None, 2**31)  # a system that does not say
+    for host, device, short in ((2**31 - 1, 2**40, "host"), (2**40, 2**30, "device"), (None, 0, "device")):
+        with pytest.raises(ConfigError, match=rf"take 2 GiB of {short} memory.*lower --tokens"):
+            check_room(2**30, host, device)
 
 
 def test_a_rate_is_of_the_median_turn():

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from stepwell import ConfigError
+from stepwell.cache.host import container, machine, size
 from stepwell.cli.options import read_config, set_option
+from stepwell_transformers.bench.options import DIGITS
 
 METHODS = ("auto", "cuda", "triton", "engine", "torch")
 DEFAULT = "auto,cuda,triton"
@@ -16,7 +18,7 @@ DEFAULT = "auto,cuda,triton"
 
 def _numbers(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
+    if not all(part.isdecimal() and len(part) <= DIGITS and int(part) for part in parts):
         raise click.BadParameter(f"{value!r} is no list of sizes, as 1,16,64 is")
     return tuple(int(part) for part in parts)
 
@@ -27,6 +29,16 @@ def _methods(context: click.Context, param: click.Parameter, value: str) -> tupl
         if name not in METHODS:
             raise click.BadParameter(f"{name!r} is none of {', '.join(METHODS)}")
     return names
+
+
+def check_room(nbytes: int, host: int | None, device: int) -> None:
+    """ConfigError where twice as much as one copy moves, which scattered pages take, is in neither memory."""
+    for what, free in (("host", host), ("device", device)):
+        if free is not None and 2 * nbytes > free:
+            raise ConfigError(
+                f"copies of {size(nbytes)} take {size(2 * nbytes)} of {what} memory, of which {size(free)} are free: "
+                "lower --tokens, --layers or --token-bytes"
+            )
 
 
 @click.command()
@@ -64,6 +76,8 @@ def transfer(
     for page in pages:
         if tokens % page:
             raise ConfigError(f"--tokens {tokens} is no whole number of pages of {page}; choose a multiple")
+    room = container() or machine()
+    check_room(2 * layers * tokens * token_bytes, room and room.nbytes, torch.cuda.mem_get_info()[0])
     from stepwell_transformers.bench import transfer_runs as bench
 
     cache = Path(read_config(None, sets).cache_dir) / "cubins"
