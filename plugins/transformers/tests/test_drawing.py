@@ -120,6 +120,14 @@ def test_slots_without_a_seed_draw_differently():
     assert any(a != b for a, b in draws)
 
 
+def test_numbers_beyond_the_vocabulary_are_all_of_it():
+    drawer = Drawer(CPU, 1, 5)
+    drawer.open(0, Sampling(temperature=1.0, top_k=2**70, logprobs=2**70, seed=2**63), ids(1, 2), 0)
+    drawn = drawer.draw(torch.arange(5.0)[None], [0], [2])
+    (odds,) = drawn.logprobs()
+    assert [token for token, _ in odds.top] == [4, 3, 2, 1, 0]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize(
     "sampling",

@@ -45,7 +45,7 @@ class Asked:
         )
         self.wholes[TOP_K, slot] = min(sampling.top_k, self.vocab) or self.vocab + 1
         self.wholes[COUNTED, slot] = counted
-        self.tops[slot] = -1 if sampling.logprobs is None else sampling.logprobs
+        self.tops[slot] = -1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab)
         self.cut[slot] = heat > 0 and is_cut(sampling)
         self.plain[slot] = not heat and sampling.logprobs is None and not is_penalised(sampling)
         self._prompt[slot] = prompt
