@@ -223,6 +223,11 @@ def test_a_page_that_is_read_or_written_is_deleted_a_moment_later(storage: Moonc
     told.answer = lambda call, names: [-706] * len(names)
     with pytest.raises(ConnectionError, match=r"2 pages were not deleted: .* somebody reads it"):
         storage.delete(keys(2))
+    told.answer = lambda call, names: [-703] * len(names)
+    storage.delete(keys(2))  # written by others all the while: not there yet
+    told.answer = lambda call, names: [-703, -706][: len(names)]
+    with pytest.raises(ConnectionError, match=r"1 pages were not deleted: .* somebody reads it"):
+        storage.delete(keys(2))
 
 
 def test_nothing_is_called_after_close(storage: MooncakeStorage, told: Told, arena: KitArena) -> None:

@@ -113,17 +113,20 @@ class MooncakeStorage(Storage):
         return self._results(codes, {OK: DONE, EXISTS: DONE})
 
     def delete(self, keys: Sequence[PageKey]) -> None:
-        left, code = list(dict.fromkeys(self._names(keys))), OK
+        left: list[str] = list(dict.fromkeys(self._names(keys)))
+        wrong: list[int] = []
         for turn in range(BUSY_RETRIES + 1):
             if turn and not self._gate.pause(BUSY_PAUSE_S):
                 break
             codes = self._call(len(left), lambda names=left: self._client.batch_remove(names, True))  # type: ignore[misc]
             left = [name for name, code in zip(left, codes, strict=True) if code not in (OK, NOT_FOUND)]
-            code = next((code for code in codes if code not in (OK, NOT_FOUND)), OK)
-            if code not in (LEASED, NOT_READY):
+            wrong = [code for code in codes if code not in (OK, NOT_FOUND)]
+            if not wrong or not {*wrong} <= {LEASED, NOT_READY}:
                 break
-        if left:
-            raise ConnectionError(f"{len(left)} pages were not deleted: {self._why(code)}")
+        # What others write all the while is not there yet: it comes after this deletion.
+        stuck = [code for code in wrong if code != NOT_READY]
+        if stuck:
+            raise ConnectionError(f"{len(stuck)} pages were not deleted: {self._why(stuck[0])}")
 
     def scan(self) -> Iterator[Sequence[StoredPage]]:
         names = listed(self._config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,11 +22,18 @@ REQUIRE = "STEPWELL_REQUIRE_SERVERS"
 START_S = 30.0
 
 
+PORTS = range(12_000, 32_000)
+"""Below those that the system gives to connections by itself: a client that tries a dead server again and again would
+be given its port, be connected with itself, and leave the server none to come back to."""
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on now, and that no client is given by chance."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def lacking(what: str) -> None:
