@@ -5,16 +5,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent
+SERVERS = ("mooncake", "nixl", "redis", "sglang", "aibrix")
+"""Plugins whose tests run other people's servers and clients, which have a timing of their own."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Name each test's group, where several processes share the work, and skip what cannot run here.
 
-    Tests of one folder run in one process, in order: they share servers and downloads.
+    Tests of one folder run in one process, in order: they share servers and downloads. A test with a real server that
+    fails gets a second try, which the summary lists.
     """
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             item.add_marker(pytest.mark.xdist_group("-".join(item.path.relative_to(ROOT).parts[:-1])))
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in items:
+            if item.path.relative_to(ROOT).parts[:2] in [("plugins", name) for name in SERVERS]:
+                item.add_marker(pytest.mark.flaky(reruns=1))
     skip_gpu(items)
 
 

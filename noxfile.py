@@ -37,7 +37,15 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 
 CONSTRAINTS = ROOT / "constraints.txt"
-TEST_TOOLS = ("pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis", "openai>=1.60", "httpx")
+TEST_TOOLS = (
+    "pytest>=8",
+    "pytest-timeout",
+    "pytest-xdist>=3.5",
+    "pytest-rerunfailures>=15",
+    "hypothesis",
+    "openai>=1.60",
+    "httpx",
+)
 TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup")
 """Most tests wait for servers, deadlines and child processes; see conftest.py for what stays together."""
 STRICT = ("core/src/stepwell", "plugins/testkit/src/stepwell_testkit")
@@ -95,7 +103,7 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Every test, every distribution installed side by side."""
     install_for_tests(session)
-    everything = [*TWO_AT_ONCE, "core", "kernels", "plugins", "tests"]
+    everything = [*TWO_AT_ONCE, "-rR", "core", "kernels", "plugins", "tests"]
     session.run("pytest", *(session.posargs or everything), env={"STEPWELL_TESTS": "1"})
 
 

@@ -57,14 +57,19 @@ class Room(StorageBase):
         bench.gets(range(4, 12))
 
     def test_evicts_holds(self, storage: Storage) -> None:
-        """Half as much again as it can hold: no write fails, the latest pages are there, some of the oldest are not."""
+        """Half as much again as it can hold: no write fails, new pages are there, and some of the oldest are not.
+
+        A store that drops in its own time may take a new page for an old one now and then, but not often.
+        """
         self.need(Capability.EVICTS)
         page = max(PAGE, self.limit_bytes // 64 // PAGE * PAGE)
         count = self.limit_bytes * 3 // 2 // page + 1
         bench = self.bench_of(storage, page, 1)
+        lost = []
         for number in range(count):
             bench.put([number])
-            bench.gets([number])
+            lost += [] if bench.found([number])[0] else [number]
+        assert len(lost) <= count // 16, f"pages {lost} of {count} were written and not found right afterwards"
         found = self._held(bench, count)
         assert len(found) < count, f"{count} pages of {page} bytes were written and none was dropped"
         assert len(found) >= count // 8, f"only {len(found)} of {count} pages are left"
