@@ -42,7 +42,7 @@ class Space:
 
 
 class _Run(AttentionRun[torch.Tensor]):
-    """What all of them do: say what rows there are."""
+    """What all of them do: say what rows there are, and attend."""
 
     def __init__(self, layers: AttentionLayers, space: Space, wrapper: Any) -> None:
         self._layers, self._space, self._wrapper = layers, space, wrapper
@@ -59,6 +59,16 @@ class _Run(AttentionRun[torch.Tensor]):
         self._tell(self._host(_ends(rows.counts)), self._host(ends), pages, self._host(last))
         if self._planned is not None:
             self._planned.record()
+
+    def run(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        self._wrapper.run(query, (keys, values), out=out)
 
     def _tell(self, queries: torch.Tensor, ends: torch.Tensor, pages: torch.Tensor, last: torch.Tensor) -> None:
         """Plan: where each row's queries and pages end, all on the host but the pages, and tokens in its last page."""
@@ -109,16 +119,6 @@ class Decodes(_Run):
         shape = layers.heads, layers.kv_heads, layers.key_dim, layers.page_size
         self._wrapper.plan(ends, pages, last, *shape, **self._asked)
 
-    def run(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> None:
-        self._wrapper.run(query, (keys, values), out=out)
-
 
 class Prompts(_Run):
     """Rows of any number of tokens, by the library's prefill."""
@@ -131,16 +131,6 @@ class Prompts(_Run):
         layers = self._layers
         shape = layers.heads, layers.kv_heads, layers.key_dim, layers.page_size
         self._wrapper.plan(queries, ends, pages, last, *shape, causal=True, **self._asked)
-
-    def run(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> None:
-        self._wrapper.run(query, (keys, values), out=out)
 
 
 class WithSinks(Prompts):
