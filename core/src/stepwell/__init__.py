@@ -6,10 +6,11 @@ from stepwell.abc.codec import Codec, TextStream
 from stepwell.abc.dispatch import Dispatched, Dispatcher
 from stepwell.abc.evict import EvictionPolicy, Segment, take_pages
 from stepwell.abc.prefetch import FetchProgress, PrefetchPolicy
+from stepwell.abc.ranked import Group, Groups, Rank, RankedPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.route import Replica, RoutePolicy
 from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult, TableEdit
-from stepwell.abc.schedule import RunningView, SchedulePolicy, ScheduleView, WaitingView
+from stepwell.abc.schedule import Prefix, RunningView, SchedulePolicy, ScheduleView, WaitingView
 from stepwell.abc.sink import Event, PagesRemoved, PagesStored, Sink, TierCleared
 from stepwell.abc.storage import Storage
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
@@ -67,7 +68,9 @@ __all__ = [
     "FetchProgress",
     "Finding",
     "Full",
+    "Group",
     "GroupSpec",
+    "Groups",
     "Missing",
     "ModelInfo",
     "Native",
@@ -84,6 +87,9 @@ __all__ = [
     "Placement",
     "PluginError",
     "PrefetchPolicy",
+    "Prefix",
+    "Rank",
+    "RankedPolicy",
     "Replica",
     "RetentionPolicy",
     "RoutePolicy",

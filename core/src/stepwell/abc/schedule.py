@@ -1,8 +1,15 @@
-"""In which order waiting requests are admitted, and who gives way when pages run out."""
+"""Which request is tried next, whether it may go now, who gives way, and how prompts share a step.
+
+Core keeps what is correct: budgets, pages, slots, aging bounds. A policy only chooses, one decision a method, and each
+decision but the order has a default. An answer that cannot be used is counted as a fault, and the default taken.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+LOOK_PAST = 4
+"""Requests that do not fit and that others behind may pass, in one admission pass, where the policy says nothing."""
 
 
 class WaitingView(Protocol):
@@ -36,6 +43,10 @@ class WaitingView(Protocol):
     def passes(self) -> int:
         """How often a later request was admitted before it."""
 
+    @property
+    def retractions(self) -> int:
+        """How often it was sent back to the queue to make room."""
+
 
 class RunningView(WaitingView, Protocol):
     """A request that holds pages."""
@@ -47,6 +58,18 @@ class RunningView(WaitingView, Protocol):
     @property
     def pages(self) -> int:
         """Device pages it holds, over all groups."""
+
+    @property
+    def unplanned(self) -> int:
+        """Tokens of its prompt that no step computes yet; 0 once it only decodes."""
+
+
+class Prefix(Protocol):
+    """A cached prefix that requests may share. Compared and hashed by identity; it holds as long as `version` does."""
+
+    @property
+    def parent(self) -> "Prefix | None":
+        """The shorter prefix that it goes on from; None where that is the empty one."""
 
 
 class ScheduleView(Protocol):
@@ -63,17 +86,69 @@ class ScheduleView(Protocol):
     def cached(self, request: WaitingView) -> int:
         """Tokens of the request's prompt that device or host hold. Does not count as a use."""
 
+    def prefix(self, request: WaitingView) -> Prefix | None:
+        """The longest cached prefix of the request; None where nothing of it is cached."""
+
+    def expected(self, request: WaitingView) -> float:
+        """Tokens that it will probably generate yet, judged by requests that have finished."""
+
 
 class SchedulePolicy(ABC):
-    """Orders the queue. Pure, called on the serving thread; core alone decides what fits."""
+    """Chooses among requests. Called on the serving thread: no I/O, no clock of its own, asked twice it says the same.
+
+    `RankedPolicy` is the base of orders that cost only what changed, however many requests wait.
+    """
 
     max_passes: int = 64
     """Aging bound: a request that later ones have passed this often goes first. Core enforces it."""
 
     @abstractmethod
-    def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Sequence[WaitingView]:
-        """The requests in the order in which to try them: each of `waiting` once. `waiting` is in arrival order."""
+    def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:
+        """The requests in the order in which to try them: each of `waiting` once. `waiting` is in arrival order.
+
+        Core reads no more than an admission pass looks at, so a lazy answer need not be worked out to its end.
+        """
+
+    def admit(self, request: WaitingView, view: ScheduleView) -> bool:
+        """Whether to try a request whose turn it is. False lets it wait although it may fit; others are tried.
+
+        Not asked of a request that was passed `max_passes` times, nor where nothing runs.
+        """
+        return True
+
+    def look_past(self, request: WaitingView, misfits: int, view: ScheduleView) -> bool:
+        """Whether those behind a request that does not fit now are tried. `misfits`: how many in this pass, with it.
+
+        Core looks past no request that was passed `max_passes` times or for which somebody gave way.
+        """
+        return misfits <= LOOK_PAST
+
+    def preempt(
+        self, request: WaitingView, running: Sequence[RunningView], view: ScheduleView
+    ) -> Sequence[RunningView]:
+        """Who would give way to a waiting request that does not fit, first first. Default: nobody.
+
+        Core takes the fewest, in this order, that make room, and none where all of them would not; who was retracted
+        too often stays. Asked once a pass at most, of the first misfit.
+        """
+        return ()
 
     def victim(self, running: Sequence[RunningView], view: ScheduleView) -> RunningView:
-        """Who is retracted when pages run out; `running` is not empty. Default: least urgent, then latest."""
+        """Who is retracted when pages run out; `running` is not empty. Default: least urgent, then latest.
+
+        Requests that were retracted too often are not among `running` unless there are no others.
+        """
         return max(running, key=lambda request: (-request.priority, request.order))
+
+    def chunks(self, prompts: Sequence[RunningView], budget: int, view: ScheduleView) -> Sequence[int]:
+        """Tokens that each prompt under way gets of a step's `budget`. `prompts`: in the order of their admission.
+
+        Core rounds down to whole pages, hands out no more than there is, and gives what is left to the first.
+        Default: the first as much as it can use, then the next.
+        """
+        shares = []
+        for prompt in prompts:
+            share = min(prompt.unplanned, budget)
+            shares.append(share)
+            budget -= share
+        return shares

@@ -40,6 +40,7 @@ class Job:
         "probed_at",
         "prompt_length",
         "request",
+        "retractions",
         "rid",
         "routing_key",
         "seat",
@@ -65,6 +66,8 @@ class Job:
         """It has been passed too often: nobody goes before it any more."""
         self.cached: Cached | None = None
         """What its first admission found; later ones find its own work, which is no hit."""
+        self.retractions = 0
+        """How often it gave its pages to others."""
         self.failures = 0
         """Steps that failed under it."""
         self.load = True
@@ -87,6 +90,11 @@ class Job:
     def pages(self) -> int:
         """Device pages it holds, over all groups."""
         return sum(int((table >= 0).sum()) for table in self.seat.lease.tables) if self.seat else 0
+
+    @property
+    def unplanned(self) -> int:
+        """Tokens of its prompt that no step computes yet."""
+        return max(0, self.seat.target - self.seat.planned) if self.seat else self.length
 
     def resume_later(self) -> None:
         """Give up the seat and keep what was generated, as if it were part of the prompt."""

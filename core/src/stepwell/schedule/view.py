@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stepwell.abc.schedule import ScheduleView, WaitingView
+from stepwell.abc.schedule import Prefix, ScheduleView, WaitingView
 from stepwell.cache.cache import Cache
 from stepwell.schedule.job import Job, Seat
 
@@ -41,3 +41,9 @@ class View(ScheduleView):
             request.probed = self._cache.probe(request.request.namespace, request.tokens)
             request.probed_at = version
         return request.probed
+
+    def prefix(self, request: WaitingView) -> Prefix | None:
+        return None
+
+    def expected(self, request: WaitingView) -> float:
+        return request.max_new

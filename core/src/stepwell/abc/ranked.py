@@ -1,0 +1,121 @@
+"""Orders that are kept, not made: requests wait in groups, each sorted by rank, and a change costs what changed.
+
+A policy says where a request stands, and how groups are merged into one order. Core keeps the groups between passes and
+asks anew only about requests of which something has changed, so the length of the queue does not matter.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge as merge_sorted
+
+from stepwell.abc.schedule import SchedulePolicy, ScheduleView, WaitingView
+
+Rank = float | tuple[float, ...]
+"""Smaller goes first. All ranks of a policy are numbers, or all are tuples."""
+
+Entry = tuple[Rank, int, WaitingView]
+"""Rank, rank of arrival, request; unique by the first two, so requests are never compared."""
+
+
+class Group(Iterable[WaitingView]):
+    """Requests that wait together, smallest rank first, by arrival among equals. Never empty."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        """Sorted."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[WaitingView]:
+        return (entry[2] for entry in self.entries)
+
+    @property
+    def first(self) -> WaitingView:
+        """Whose turn it is in this group."""
+        return self.entries[0][2]
+
+
+class Groups(Mapping[Hashable, Group]):
+    """The groups of a queue, by what `place` calls them, in no particular order.
+
+    `put` and `discard` are for who keeps them; a policy only reads, and `news` tells it what to read again.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, Group] = {}
+        self._places: dict[int, tuple[Hashable, Rank]] = {}
+        """By the request's rank of arrival."""
+        self._news: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._groups)
+
+    def __getitem__(self, name: Hashable) -> Group:
+        return self._groups[name]
+
+    def news(self) -> set[Hashable]:
+        """Groups that came, went, or have other requests than when this was last asked. One reader: the policy."""
+        news, self._news = self._news, set()
+        return news
+
+    def put(self, request: WaitingView, name: Hashable, rank: Rank) -> None:
+        """A request waits in a group at a rank; it leaves the place that it had."""
+        place = (name, rank)
+        if self._places.get(request.order) == place:
+            return
+        self.discard(request)
+        self._places[request.order] = place
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group()
+        insort(group.entries, (rank, request.order, request))
+        self._news.add(name)
+
+    def discard(self, request: WaitingView) -> None:
+        """A request waits no longer; nothing happens where it did not."""
+        place = self._places.pop(request.order, None)
+        if place is None:
+            return
+        name, rank = place
+        entries = self._groups[name].entries
+        del entries[bisect_left(entries, (rank, request.order))]
+        if not entries:
+            del self._groups[name]
+        self._news.add(name)
+
+
+class RankedPolicy(SchedulePolicy):
+    """An order that is told request by request."""
+
+    probes: bool = False
+    """Whether `place` asks what is cached. A request for which that has changed is then placed anew."""
+
+    @abstractmethod
+    def place(self, request: WaitingView, view: ScheduleView) -> tuple[Hashable, Rank]:
+        """The group in which a request waits, and its rank there.
+
+        Depends on the request itself and, with `probes`, on `view.cached` and `view.prefix` of it; on nothing else, for
+        core asks only when one of those has changed. What depends on time or on who runs belongs into `merge`.
+        """
+
+    def merge(self, groups: Groups, view: ScheduleView) -> Iterable[WaitingView]:
+        """All groups in one order, each in its own; as lazy as can be. Default: by rank over all groups."""
+        if len(groups) == 1:
+            return next(iter(groups.values()))
+        return (entry[2] for entry in merge_sorted(*(group.entries for group in groups.values())))
+
+    def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:
+        """What core does, from scratch."""
+        groups = Groups()
+        for request in waiting:
+            groups.put(request, *self.place(request, view))
+        return self.merge(groups, view)
