@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal, Self
 
+import msgspec
+
+from stepwell.engine.tally import QUEUE_S, Tally, Waits
 from stepwell.types import Cached
+
+if TYPE_CHECKING:
+    from stepwell.schedule.job import Job
+
+Cause = Literal["pages", "preempted", "load", "step"]
+CAUSES: tuple[Cause, ...] = ("pages", "preempted", "load", "step")
+"""Why a running request goes back to the queue: pages ran out, somebody more urgent came, a load or a step failed."""
+GAVE_WAY: frozenset[Cause] = frozenset(("pages", "preempted"))
+Reason = Literal["fetch", "follows", "policy", "pages", "slots", "budget", "claim"]
+REASONS: tuple[Reason, ...] = ("fetch", "follows", "policy", "pages", "slots", "budget", "claim")
+"""Why an admission pass lets a request wait: its pages are on their way from storage; another computes its prefix; the
+policy holds it back; pages, slots or the step's prompt tokens do not last; somebody gave way for another."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What is counted and is no plain number."""
+
+    waits: Waits = Waits()
+    """Queue times: from arrival to first admission."""
+    by: dict[str, dict[str, dict[str, float]]] = {}
+    """By kind (`routing_key`, `tenant`) and name: requests, waiting, running, tokens and so on."""
+    last_fault: str = ""
+    """The latest answer of a policy that could not be used."""
+
+
+APART = {"apart": True}
 
 
 @dataclass(slots=True)
@@ -51,12 +83,75 @@ class Counters:
     bytes_stored: int = 0
     bytes_fetched: int = 0
     policy_faults: int = 0
-    last_fault: str = field(default="", metadata={"text": True})
+    last_fault: str = field(default="", metadata=APART)
+    causes: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0), metadata=APART)
+    skips: dict[Reason, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0), metadata=APART)
+    waits: list[int] = field(default_factory=lambda: [0] * (len(QUEUE_S) + 1), metadata=APART)
+    waited_s: float = field(default=0.0, metadata=APART)
+    by: Tally | None = field(default=None, metadata=APART)
+    """By routing key and tenant, where asked."""
+
+    @classmethod
+    def counting(cls, kinds: Sequence[str]) -> Self:
+        """Counters that count by routing key or tenant, too, where `kinds` names them."""
+        return cls(by=Tally(kinds) if kinds else None)
 
     def fault(self, what: str) -> None:
         """A policy gave an answer that cannot be used; the default was used instead."""
         self.policy_faults += 1
         self.last_fault = what
+
+    def arrived(self, job: Job) -> None:
+        """A request was queued for the first time."""
+        if self.by is not None:
+            for row in self.by.of(job):
+                row.requests += 1
+                row.waiting += 1
+
+    def admitted(self, job: Job, now: float) -> None:
+        """A request got its pages, for the first time or again."""
+        self.admissions += 1
+        waited = None
+        if job.started is None:
+            job.started = now
+            waited = max(0.0, now - job.arrival)
+            self.waits[bisect_left(QUEUE_S, waited)] += 1
+            self.waited_s += waited
+        if self.by is not None:
+            for row in self.by.of(job):
+                row.admissions += 1
+                row.waiting -= 1
+                row.running += 1
+                if waited is not None:
+                    row.queue_seconds += waited
+                    row.prompt_tokens += job.prompt_length
+
+    def retracted(self, cause: Cause, job: Job) -> None:
+        """A running request went back to the queue. To be called once each time, whatever the cause."""
+        self.causes[cause] += 1
+        self.retractions += cause in GAVE_WAY
+        if self.by is not None:
+            for row in self.by.of(job):
+                row.retractions += cause in GAVE_WAY
+                row.running -= 1
+                row.waiting += 1
+
+    def skipped(self, reason: Reason, job: Job) -> None:
+        """An admission pass looked at a request and let it wait: about 0.1 us, so one call a request that is tried."""
+        self.skips[reason] += 1
+        if self.by is not None:
+            for row in self.by.of(job):
+                row.skips += 1
+
+    def ended(self, job: Job, generated: int) -> None:
+        """A request that had arrived ends, in whatever way, with so many tokens; told before it loses its seat."""
+        if self.by is not None:
+            for row in self.by.of(job):
+                row.generated_tokens += generated
+                if job.seat is None:
+                    row.waiting -= 1
+                else:
+                    row.running -= 1
 
     def hit(self, cached: Cached, prompt: int) -> None:
         """A request was admitted for the first time."""
@@ -66,5 +161,15 @@ class Counters:
         self.cached_storage += cached.storage
 
     def values(self) -> dict[str, float]:
-        """All numbers by name."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if "text" not in entry.metadata}
+        """All plain numbers by name."""
+        values: dict[str, float] = {
+            entry.name: getattr(self, entry.name) for entry in fields(self) if "apart" not in entry.metadata
+        }
+        values |= {f"retracted_{cause}": count for cause, count in self.causes.items()}
+        values |= {f"skipped_{reason}": count for reason, count in self.skips.items()}
+        return values
+
+    def told(self) -> Told:
+        """The rest."""
+        by = {} if self.by is None else self.by.values()
+        return Told(Waits(tuple(self.waits), self.waited_s), by, self.last_fault)

@@ -44,6 +44,7 @@ class Job:
         "rid",
         "routing_key",
         "seat",
+        "started",
         "tenant",
         "tokens",
     )
@@ -66,6 +67,8 @@ class Job:
         """It has been passed too often: nobody goes before it any more."""
         self.cached: Cached | None = None
         """What its first admission found; later ones find its own work, which is no hit."""
+        self.started: float | None = None
+        """When it was admitted first; from its arrival to here is its queue time."""
         self.retractions = 0
         """How often it gave its pages to others."""
         self.failures = 0
