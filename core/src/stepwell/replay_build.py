@@ -98,6 +98,11 @@ def _limits(config: Config) -> BrainSettings:
         chunk=engine.chunk or engine.max_prefill_tokens,
         max_running=MAX_RUNNING if unset else engine.max_running,
         max_waiting=LONGEST,
+        look_at=engine.look_at,
+        prefill_every=engine.prefill_every,
+        decode_every=engine.decode_every,
+        max_retractions=engine.max_retractions,
+        count_by=engine.count_by,
         depth=1,
         max_steps=MAX_STEPS,
     )

@@ -10,6 +10,8 @@ from typing import Literal
 PAGES, SHARES, GIBS = ("device_pages", "host_pages"), ("device_share", "host_share"), ("device_gib", "host_gib")
 GROUP_KEYS = (*PAGES, *SHARES)
 """What a group may set for itself."""
+COUNTED = ("routing_key", "tenant")
+"""What of a request counters may be kept by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,36 @@ class EngineSettings:
     """Requests that hold pages at once."""
     max_waiting: int = 4096
     """Requests that may queue; further ones are refused."""
+    look_at: int = 512
+    """Requests of the queue that one admission pass looks at."""
+    prefill_every: int = 1
+    """While anything decodes, prompts are computed in every so-manieth step only: answers come more evenly."""
+    decode_every: int = 1
+    """While prompts are under way, answers go on in every so-manieth step only: prompts are done earlier. One of the
+    two has to be 1."""
+    max_retractions: int = 3
+    """Requests that gave their pages to others so often keep them, as long as there is anybody else to take from."""
+    count_by: tuple[str, ...] = ()
+    """What admissions and waits are counted by, too: `routing_key`, `tenant`."""
     drain_s: float = 30.0
     """Seconds that running requests get to finish when the engine stops."""
     state_dir: Path | None = None
     """A folder that plugins may write to; unset: `stepwell` in the user's cache folder."""
 
     def __post_init__(self) -> None:
-        for name in ("max_prefill_tokens", "chunk", "max_running", "max_waiting"):
+        for name in (
+            "max_prefill_tokens", "chunk", "max_running", "max_waiting", "look_at", "prefill_every", "decode_every",
+        ):  # fmt: skip
             at_least(name, getattr(self, name), 1)
+        at_least("max_retractions", self.max_retractions, 0)
+        if self.prefill_every > 1 and self.decode_every > 1:
+            raise ValueError(
+                f"prefill_every: {self.prefill_every} with decode_every = {self.decode_every} leaves steps that"
+                " compute nothing; set one of them to 1"
+            )
+        for name in self.count_by:
+            if name not in COUNTED:
+                raise ValueError(f"count_by: {name!r} is nothing to count by; have {', '.join(COUNTED)}")
         at_least("drain_s", self.drain_s, 0)
 
     def in_pages(self, page_size: int) -> tuple[EngineSettings, list[str]]:

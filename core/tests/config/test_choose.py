@@ -241,6 +241,10 @@ def test_b154_values_are_used_rounded_up_with_a_note_or_refused(make: Make, core
         ("engine", "max_running", "0"),
         ("engine", "max_waiting", "-1"),
         ("engine", "drain_s", "-1"),
+        ("engine", "look_at", "0"),
+        ("engine", "prefill_every", "0"),
+        ("engine", "decode_every", "-2"),
+        ("engine", "max_retractions", "-1"),
         ("tiers", "io_threads", "0"),
         ("tiers", "timeout_s", "0"),
         ("tiers", "retries", "-1"),
@@ -250,6 +254,26 @@ def test_b154_values_are_used_rounded_up_with_a_note_or_refused(make: Make, core
 def test_b154_every_number_has_its_range(make: Make, core: Registry, section: str, key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}.{key} \(--set {section}.{key}\): {value}\S* is (less|not)"):
         resolve(make("[runner]\nuse = 'sim'", sets=[f"{section}.{key}={value}"]), core)
+
+
+@pytest.mark.parametrize(
+    ("toml", "text"),
+    [
+        (
+            "[engine]\nprefill_every = 2\ndecode_every = 3",
+            "engine.prefill_every (site.toml:2): 2 with decode_every = 3 leaves steps that compute nothing; "
+            "set one of them to 1",
+        ),
+        (
+            "[engine]\ncount_by = ['tenant', 'model']",
+            "engine.count_by (site.toml:2): 'model' is nothing to count by; have routing_key, tenant",
+        ),
+    ],
+)
+def test_settings_of_the_engine_that_make_no_sense_are_refused(make: Make, toml: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(toml).bind("engine", EngineSettings)
+    assert str(caught.value) == text
 
 
 def test_b156_two_ways_to_say_one_thing_exclude_each_other(make: Make) -> None:

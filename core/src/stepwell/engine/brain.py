@@ -25,19 +25,17 @@ from stepwell.engine.below import Below
 from stepwell.engine.copies import Copies
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
+from stepwell.engine.prompts import Prompts
 from stepwell.engine.room import RoomMaker
 from stepwell.engine.stats import Counters
 from stepwell.engine.stores import Stores
-from stepwell.schedule.admission import chunk_end, refusal
+from stepwell.schedule.admission import refusal
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft, Flight
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
 from stepwell.types import TOKEN_BYTES, Cached, TokenLogprob
-
-NEWCOMERS = 4
-"""One part in so many of a step's prompt tokens is for those who are admitted just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,16 @@ class BrainSettings:
     """Whether the runner's saves end after their steps."""
     store_pages: int = 2048
     """Pages that may be on their way to storage."""
-    look_past: int = 4
-    """Requests that do not fit now and that smaller ones behind may pass, in one admission pass."""
     look_at: int = 512
     """Requests that one admission pass looks at."""
+    prefill_every: int = 1
+    """While anything decodes, chunks go into every so-manieth step only."""
+    decode_every: int = 1
+    """While prompts are under way, decode rows go into every so-manieth step only."""
+    max_retractions: int = 3
+    """Who gave way so often stays, as long as there is anybody else."""
+    count_by: tuple[str, ...] = ()
+    """What of a request is counted by."""
     reserve: float = 0.4
     """Share of the tokens that running requests may still generate for which pages are kept; adapts from here."""
     step_retries: int = 2
@@ -91,7 +95,6 @@ class Brain:
         self._page = page
         page_bytes = tuple(group.token_bytes * page for group in groups)
         self._windowed = bool(cache.geometry.windows)
-        self._budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
         self.counters = Counters()
         self._now = 0.0
         self._actions: list[Action] = []
@@ -113,9 +116,11 @@ class Brain:
         self._room = RoomMaker(
             cache, self._batch, self._copies, policy, self._view, self.counters, self._retract, self._fail
         )
+        budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
+        self._prompts = Prompts(cache, self._batch, self._room, budget)
         self._admission = Admission(
             cache, self._queue, self._batch, self._copies, self._fetches, self._view, self.counters,
-            settings.look_past, settings.look_at, settings.reserve, self._never,
+            4, settings.look_at, settings.reserve, self._never,
         )  # fmt: skip
 
     # --- the shell's side --------------------------------------------------------------------------------------
@@ -424,41 +429,13 @@ class Brain:
         room.begin()
         batch.sweep()
         draft.decodes = [seat for seat in batch.decoding if seat.planned < seat.until or room.row(seat)]
-        budget = self._continue_prompts(draft)
+        budget = self._prompts.go_on(draft, waiting=not self._admission.settled)
         if room.short:
             draft.drop_ended()
         else:
-            self._top_up(draft, self._admission.run(draft, budget, self._now))
+            self._prompts.top_up(draft, self._admission.run(draft, budget, self._now))
         draft.saves = self._copies.plan_saves()
         return draft
-
-    def _continue_prompts(self, draft: Draft) -> int:
-        """Go on with prompts under way, oldest first; answers what is left of the step's budget.
-
-        A part of it is kept for those who wait, so that a long prompt does not hold up short ones.
-        """
-        kept = 0
-        if self._batch.slots and not self._admission.settled:
-            kept = self._budget // NEWCOMERS // self._page * self._page
-        budget = self._budget - kept
-        for seat in self._batch.prefilling:
-            end = chunk_end(seat.planned, seat.target, budget, self._page)
-            if end == seat.planned or seat.ended:
-                continue
-            end = self._room.chunk(seat, end)
-            if end > seat.planned:
-                draft.chunks.append((seat, end))
-                budget -= end - seat.planned
-        return budget + kept
-
-    def _top_up(self, draft: Draft, budget: int) -> None:
-        """What nobody who waits could use goes to the prompts under way after all."""
-        for at, (seat, end) in enumerate(draft.chunks):
-            further = chunk_end(end, seat.target, budget, self._page)
-            if further > end and self._cache.extend(seat.lease, further):
-                self._batch.edited.append(seat)
-                draft.chunks[at] = seat, further
-                budget -= further - end
 
     def _horizon(self, draft: Draft) -> int:
         """For how many steps nothing can change, pages for all of them allocated."""
