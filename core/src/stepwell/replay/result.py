@@ -107,8 +107,18 @@ class Result:
     latency_s: Sequence[float] = ()
     at_s: Sequence[float] = ()
     """Arrival of each finished request, parallel to `ttft_s`."""
+    waits_s: Sequence[float] = ()
+    """Queue time of each finished request, from its arrival to its first admission; parallel to `ttft_s`."""
+    passes_worst: int = 0
+    """Times that later requests were admitted before the one that this befell most."""
     retractions: int = 0
     steps: int = 0
+    padding_share: float = 0.0
+    """Share of the prompt slots that would be empty if each chunk were padded to the longest one of its step."""
+    chunk_spread: float = 0.0
+    """Standard deviation over mean of the chunks of a step, averaged over the steps that have several."""
+    experts_per_step: float = 0.0
+    """Experts of a layer that a step reads, mean; 0 for a model without experts."""
     wall_s: float = 0.0
     price_per_hour: float | None = None
     groups: dict[str, Group] = field(default_factory=dict)
@@ -127,6 +137,22 @@ class Result:
         if self.price_per_hour is None:
             return None
         return self.gpu_seconds_per_million / 3600 * self.price_per_hour
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens that were computed again, for requests that had given their pages to others."""
+        return max(0, self.computed_tokens - (self.all.input_tokens - self.all.total))
+
+    @property
+    def worst_wait_s(self) -> float:
+        """The longest queue time."""
+        return float(max(self.waits_s, default=0.0))
+
+    @property
+    def throughput(self) -> dict[str, float]:
+        """Output tokens, and requests, that end in a second."""
+        whole = self.virtual_s or 1.0
+        return {"output_tokens_s": self.output_tokens / whole, "requests_s": self.finished / whole}
 
     def baseline(self) -> dict[str, int]:
         """What the same traffic takes with no cache, or with one that moves each token down once and each hit up again.
@@ -156,12 +182,20 @@ class Result:
             "finished": self.finished,
             "refused": self.refused,
             "retractions": self.retractions,
+            "recomputed_tokens": self.recomputed_tokens,
+            "passes_worst": self.passes_worst,
             "output_tokens": self.output_tokens,
             "computed_tokens": self.computed_tokens,
             "steps": self.steps,
             "virtual_s": round(self.virtual_s, 6),
             "ttft_s": percentiles(self.ttft_s),
             "latency_s": percentiles(self.latency_s),
+            "waits_s": percentiles(self.waits_s),
+            "worst_wait_s": round(self.worst_wait_s, 6),
+            "throughput": {name: round(value, 6) for name, value in self.throughput.items()},
+            "padding_share": round(self.padding_share, 6),
+            "chunk_spread": round(self.chunk_spread, 6),
+            "experts_per_step": round(self.experts_per_step, 4),
             "wall_s": round(self.wall_s, 4),
             "groups": {name: group.as_json() for name, group in self.groups.items()},
             **({"restorable": self.restorable.as_json()} if self.restorable else {}),
