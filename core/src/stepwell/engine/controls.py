@@ -11,6 +11,7 @@ from stepwell.engine.attachment import VERBS, Attachment
 from stepwell.engine.messages import Control, Reply
 from stepwell.engine.parts import Parts
 from stepwell.engine.sinks import Sinks
+from stepwell.engine.stats import Told
 from stepwell.errors import AuditError
 
 AUDIT_AFTER_S = 2.0
@@ -69,10 +70,14 @@ class Controls:
         values |= self._sinks.values()
         return values | self._attachment.values()
 
+    def told(self) -> Told:
+        """What the brain counts and is no plain number."""
+        return self._parts.brain.counters.told()
+
     def _answer(self, control: Control) -> Reply | None:
         match control.verb:
             case "stats":
-                return Reply(control.id, dict(self.values()))
+                return Reply(control.id, self.values() | self.told().spelled())
             case "flush":
                 self._parts.cache.flush()
                 return Reply(control.id, {"flushed": True})

@@ -193,4 +193,4 @@ class Loop:
     def _pulse(self) -> Pulse:
         values = self._controls.values()
         running, waiting = int(values.pop("running", 0)), int(values.pop("waiting", 0))
-        return Pulse(self._ticks, running, waiting, values)
+        return Pulse(self._ticks, running, waiting, values, self._controls.told())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stepwell.engine.stats import Told
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, TokenLogprob
 
@@ -64,6 +65,8 @@ class Pulse(msgspec.Struct, tag=True, frozen=True):
     waiting: int
     values: dict[str, float] = {}
     """Counters and gauges for metrics, by name."""
+    told: Told = Told()
+    """What is counted and is no plain number."""
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
-from stepwell.engine.tally import QUEUE_S, Tally, Waits
+from stepwell.engine.tally import QUEUE_S, Tally, Waits, shorten
 from stepwell.types import Cached
 
 if TYPE_CHECKING:
@@ -35,8 +35,18 @@ class Told(msgspec.Struct, frozen=True):
     last_fault: str = ""
     """The latest answer of a policy that could not be used."""
 
+    def spelled(self) -> dict[str, object]:
+        """The same as JSON-like values by name, beside plain numbers."""
+        waits = self.waits
+        bounds = (*(f"{bound:g}" for bound in QUEUE_S), "inf")
+        buckets = dict(zip(bounds, waits.counts, strict=True))
+        queue: dict[str, object] = {"count": waits.count, "sum": waits.seconds, "up_to": buckets}
+        return {"queue_seconds": queue, "by": self.by, "last_fault": self.last_fault}
+
 
 APART = {"apart": True}
+FAULT_CHARS = 500
+"""Of a fault's text, which travels with every sign of life."""
 
 
 @dataclass(slots=True)
@@ -99,7 +109,7 @@ class Counters:
     def fault(self, what: str) -> None:
         """A policy gave an answer that cannot be used; the default was used instead."""
         self.policy_faults += 1
-        self.last_fault = what
+        self.last_fault = shorten(what, FAULT_CHARS)
 
     def arrived(self, job: Job) -> None:
         """A request was queued for the first time."""

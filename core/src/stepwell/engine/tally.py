@@ -88,7 +88,7 @@ class Tally:
         return rows.setdefault(shown, Row())
 
 
-def shorten(name: str) -> str:
-    """A name as it is counted and shown: of bounded length, and such that it can be written as UTF-8."""
-    name = name.encode("utf-8", "replace").decode()
-    return name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
+def shorten(text: str, most: int = NAME_CHARS) -> str:
+    """A text as it is counted and shown: of bounded length, and such that it can be written as UTF-8."""
+    text = text[: most + 1].encode("utf-8", "replace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
