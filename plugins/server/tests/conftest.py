@@ -23,6 +23,7 @@ import uvicorn
 from stepwell.abc.codec import Codec, TextStream
 from stepwell.engine.client import Outputs
 from stepwell.engine.messages import Hello, Output, Pulse
+from stepwell.engine.stats import Told
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, TokenLogprob
 from stepwell_server.app import make_app
@@ -95,6 +96,7 @@ class FakeEngine:
     beating: bool = True
     ticks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     values: dict[str, float] = field(default_factory=dict)
+    told: Told = field(default_factory=Told)
     controls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class FakeEngine:
 
     @property
     def last_pulse(self) -> Pulse | None:
-        return Pulse(next(self.ticks), len(self.running), 0, self.values)
+        return Pulse(next(self.ticks), len(self.running), 0, self.values, self.told)
 
     def alive(self, within_s: float = 1.5) -> bool:
         return self.beating and not self.why_down

@@ -8,6 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stepwell.coerce import Secret
+from stepwell.engine.stats import Counters
+from stepwell.schedule.job import Job
+from stepwell.schedule.request import Request
 from stepwell.types import Cached
 from stepwell_server.settings import ServerSettings
 
@@ -87,7 +90,13 @@ def test_metrics_count_what_happened(start, script):
         "bytes_saved": 6.0,
         "device_pages_free.full": 7.0,
         "storage_failed_late": 2.0,
-        "retractions": 1.0,
+        "retractions": 3.0,
+        "retracted_pages": 2.0,
+        "retracted_preempted": 1.0,
+        "retracted_step": 4.0,
+        "skipped_policy": 9.0,
+        "admissions": 11.0,
+        "policy_faults": 5.0,
         "something_new.part": 3.0,
         "something_whole": 4.0,
     }
@@ -115,7 +124,15 @@ def test_metrics_count_what_happened(start, script):
     assert found["stepwell_moved_bytes_total", ("direction", "save")] == 6
     assert found["stepwell_pages", ("group", "full"), ("state", "free"), ("tier", "device")] == 7
     assert found["stepwell_storage_failures_total", ("reason", "late")] == 2
-    assert found["stepwell_retractions_total",] == 1
+    assert found["stepwell_retractions_total", ("cause", "pages")] == 2
+    assert found["stepwell_retractions_total", ("cause", "preempted")] == 1
+    assert found["stepwell_retractions_total", ("cause", "step")] == 4
+    assert found["stepwell_retractions_total", ("cause", "load")] == 0
+    assert found["stepwell_admission_skips_total", ("reason", "policy")] == 9
+    assert found["stepwell_admission_skips_total", ("reason", "claim")] == 0
+    assert found["stepwell_admissions_total",] == 11
+    assert found["stepwell_policy_faults_total",] == 5
+    assert not [name for name, *_ in found if "retracted" in name or "skipped_" in name]
     assert found["stepwell_engine_something_new", ("part", "part")] == 3
     assert found["stepwell_engine_something_whole",] == 4
     assert not [name for name, *_ in found if name.endswith("_created")]
@@ -124,3 +141,37 @@ def test_metrics_count_what_happened(start, script):
 def test_metrics_say_that_the_engine_is_down(served):
     served.engine.beating = False
     assert _metrics(served)["stepwell_engine_up",] == 0
+
+
+def test_metrics_have_queue_times_and_series_by_key_and_tenant_whatever_the_names(start):
+    """The engine's own counters, told by a pulse: names of clients come back as they were, none can add a line."""
+    counters = Counters.counting(("routing_key", "tenant"))
+    names = ["plain", 'a"} 1\nstepwell_fake{b="\\', "Brunnen\u00fc", "", "lone \ud800"]
+    waits = [0.0, 0.003, 0.3, 7.0, 1000.0]
+    for order, (name, waited) in enumerate(zip(names, waits, strict=True)):
+        job = Job(Request(rid=str(order), namespace=b"", tokens=bytes(40), routing_key=name, tenant="all"), order, 5.0)
+        counters.arrived(job)
+        counters.admitted(job, 5.0 + waited)
+        counters.retracted("pages", job)
+        counters.skipped("policy", job)
+        counters.ended(job, 3)
+    with start(told=counters.told()) as served:
+        found = _metrics(served)
+    assert found["stepwell_queue_seconds_count",] == 5
+    assert found["stepwell_queue_seconds_sum",] == pytest.approx(sum(waits))
+    assert found["stepwell_queue_seconds_bucket", ("le", "0.001")] == 1
+    assert found["stepwell_queue_seconds_bucket", ("le", "0.5")] == 3
+    assert found["stepwell_queue_seconds_bucket", ("le", "300.0")] == 4
+    assert found["stepwell_queue_seconds_bucket", ("le", "+Inf")] == 5
+    shown = [*names[:-1], "lone ?"]
+    assert {labels[0][1] for name, *labels in found if name == "stepwell_key_requests_total"} == set(shown)
+    for name in shown:
+        assert found["stepwell_key_generated_tokens_total", ("routing_key", name)] == 3
+        assert found["stepwell_key_waiting", ("routing_key", name)] == 0
+    assert found["stepwell_tenant_requests_total", ("tenant", "all")] == 5
+    assert found["stepwell_tenant_prompt_tokens_total", ("tenant", "all")] == 50
+    assert found["stepwell_tenant_queue_seconds_total", ("tenant", "all")] == pytest.approx(sum(waits))
+    assert found["stepwell_tenant_retractions_total", ("tenant", "all")] == 5
+    assert found["stepwell_tenant_skips_total", ("tenant", "all")] == 5
+    assert found["stepwell_tenant_running", ("tenant", "all")] == 0
+    assert not [name for name, *_ in found if "fake" in name]

@@ -28,6 +28,7 @@ class Controls:
         self._draining: list[Control] = []
         self._idle_since: float | None = None
         self._audited = True
+        self._fault_told = False
         self.audit_failures = 0
 
     def ask(self, control: Control) -> None:
@@ -71,8 +72,16 @@ class Controls:
         return values | self._attachment.values()
 
     def told(self) -> Told:
-        """What the brain counts and is no plain number."""
-        return self._parts.brain.counters.told()
+        """What the brain counts and is no plain number. The first fault of a policy is also logged."""
+        told = self._parts.brain.counters.told()
+        if told.last_fault and not self._fault_told:
+            self._fault_told = True
+            self._log.warning(
+                "a policy gave an answer that cannot be used, and the default was taken: %s;"
+                " further ones are only counted, as policy_faults",
+                told.last_fault,
+            )
+        return told
 
     def _answer(self, control: Control) -> Reply | None:
         match control.verb:

@@ -7,24 +7,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from stepwell.engine.messages import Pulse
+from stepwell.engine.stats import CAUSES, REASONS
+from stepwell.engine.tally import QUEUE_S, Waits
 from stepwell_server.memory import family
 from stepwell_server.port import Engine
 
 MOVED = {"bytes_loaded": "load", "bytes_saved": "save", "bytes_stored": "store", "bytes_fetched": "fetch"}
 CACHED = {"cached_device": "device", "cached_host": "host", "cached_storage": "storage", "computed_tokens": "computed"}
+RETRACTED = {f"retracted_{cause}": cause for cause in CAUSES}
+SKIPPED = {f"skipped_{reason}": reason for reason in REASONS}
+LABELLED = MOVED | CACHED | RETRACTED | SKIPPED
 COUNTERS = {
-    "retractions": "Requests that gave up their pages for others and continue later",
+    "admissions": "Times that a request got its pages, for the first time or again",
+    "policy_faults": "Answers of policies that could not be used; the default was taken",
     "generated_tokens": "Tokens sampled",
     "step_errors": "Steps that failed as a whole",
     "audit_failures": "Times the cache's books were wrong",
     "pages_skipped_saves": "Saves that were wanted and not made: no host page was free or clean",
     "pages_dropped_dirty": "Device pages evicted without the host copy that was wanted",
 }
+BY = {"routing_key": "key", "tenant": "tenant"}
+"""How series of a kind of name begin."""
+ROWS = {
+    "requests": "Requests that came",
+    "admissions": "Times that one got its pages",
+    "retractions": "Times that one gave its pages to others",
+    "skips": "Times that an admission pass let one wait",
+    "prompt_tokens": "Prompt tokens of requests that were admitted",
+    "generated_tokens": "Tokens answered by requests that have ended",
+    "queue_seconds": "Seconds from arrival to first admission, added up",
+}
+GAUGES = {"waiting": "Requests in the queue", "running": "Requests in the batch"}
 FAILED = re.compile(r"storage_failed_(\w+)")
 USAGE = re.compile(r"(device|host)_pages_(total|free|limbo|tree_only|held)\.(.+)")
 
@@ -59,11 +84,19 @@ def of_pulse(pulse: Pulse) -> Iterator[Metric]:
     values = pulse.values
     yield _labelled("stepwell_moved_bytes", "Bytes moved between tiers", "direction", MOVED, values)
     yield _labelled("stepwell_engine_tokens", "Tokens by where they came from", "source", CACHED, values)
+    yield _labelled(
+        "stepwell_retractions", "Running requests sent back to the queue to go on later", "cause", RETRACTED, values
+    )
+    yield _labelled(
+        "stepwell_admission_skips", "Times that an admission pass let a request wait", "reason", SKIPPED, values
+    )
+    yield _queue_times(pulse.told.waits)
+    yield from _by_name(pulse.told.by)
     pages = GaugeMetricFamily("stepwell_pages", "Pages by tier, group and owner", labels=["tier", "group", "state"])
     failed = CounterMetricFamily("stepwell_storage_failures", "Storage calls that failed, by reason", labels=["reason"])
     rest: dict[str, list[tuple[str, float]]] = {}
     for name, value in sorted(values.items()):
-        if name in MOVED or name in CACHED or name == "ticks":
+        if name in LABELLED or name in ("ticks", "retractions"):
             continue
         if usage := USAGE.fullmatch(name):
             pages.add_metric([usage[1], usage[3], usage[2]], value)
@@ -91,3 +124,22 @@ def _labelled(
     for key, value in names.items():
         metric.add_metric([value], values.get(key, 0.0))
     return metric
+
+
+def _queue_times(waits: Waits) -> Metric:
+    bounds = (*(str(bound) for bound in QUEUE_S), "+Inf")
+    buckets = list(zip(bounds, accumulate(waits.counts), strict=True))
+    return HistogramMetricFamily(
+        "stepwell_queue_seconds", "From arrival to first admission", buckets=buckets, sum_value=waits.seconds
+    )
+
+
+def _by_name(by: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[Metric]:
+    """Series by routing key and by tenant; the names are what clients sent, bounded by the engine."""
+    for kind, rows in by.items():
+        for what, text in (ROWS | GAUGES).items():
+            family = GaugeMetricFamily if what in GAUGES else CounterMetricFamily
+            metric = family(f"stepwell_{BY[kind]}_{what}", f"{text}, by {kind}", labels=[kind])
+            for name, row in rows.items():
+                metric.add_metric([name], row[what])
+            yield metric
