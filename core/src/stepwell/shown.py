@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.coerce import Text, discreet
+from stepwell.coerce import Secret, Text, discreet
 from stepwell.offers import Part, vars_of
 from stepwell.sources import At, FromEnv, Origin, Settings
 
-SECRET = re.compile(r"(.*_)?(key|token|secret|password|passphrase|credentials?)")
+SECRET = re.compile(r"(.*_)?(keys?|token|secrets?|passwords?|passphrase|credentials?)")
 HIDDEN = "'***'"
 UNSET = "(not set)"
 
@@ -49,6 +49,9 @@ def _in_effect(settings: object, above: At = ()) -> Iterator[tuple[At, object]]:
     for name, value in vars_of(settings).items():
         if isinstance(value, Part):
             yield from _in_effect(value.settings, (*above, name))
+        elif isinstance(value, Mapping) and any(isinstance(one, Secret) for one in value.values()):
+            for key, one in value.items():
+                yield (*above, name, key), one
         else:
             yield (*above, name), value
 

@@ -51,6 +51,7 @@ class Everything:
     noted: Annotated[int, "of something"] = 0
     inner: Inner | None = None
     token: Secret | None = None
+    keys: Mapping[str, Secret] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,15 @@ def test_a_secret_written_down_is_not_printed_either(make: Make) -> None:
     config = make(sets=[f"all.token={SECRET}"])
     assert config.bind("all", Everything).token == SECRET
     assert SECRET not in repr(config.shown())
+
+
+def test_a_table_of_secrets_is_printed_by_its_names_alone(make: Make) -> None:
+    config = make(f'[all.keys]\nann = "{SECRET}"\nbob = {{ env = "TOKEN" }}', {"TOKEN": SECRET})
+    unbound = {line.key: line.value for line in config.shown()}
+    assert config.bind("all", Everything).keys == {"ann": SECRET, "bob": SECRET}
+    bound = {line.key: line.value for line in config.shown()}
+    assert bound["keys.ann"] == unbound["keys.ann"] == "'***'"
+    assert bound["keys.bob"] == unbound["keys.bob"] == '{ env = "TOKEN" }'
 
 
 def test_what_sounds_secret_is_not_printed_where_nobody_bound_it(make: Make) -> None:

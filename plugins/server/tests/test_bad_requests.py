@@ -66,7 +66,7 @@ BOTH = [
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
     ({"stop_token_ids": [5, 260]}, "stop_token_ids[1]"),
     ({"stop_token_ids": "x"}, "stop_token_ids"),
-    ({"priority": 2**31}, "priority"),
+    ({"priority": 2**63}, "priority"),
     ({"priority": "high"}, "priority"),
     ({"routing_key": ""}, "routing_key"),
     ({"routing_key": "k" * 513}, "routing_key"),

@@ -7,16 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import msgspec
+import openai
 import pytest
 
 from stepwell.cache.keys import namespace, page_digests
+from stepwell.coerce import Secret
 from stepwell.engine import wire
 from stepwell.engine.messages import Hello, Submit
 from stepwell.schedule.request import Request
 from stepwell.types import Sampling
 from stepwell_server.body import ChatBody, CompletionBody
 from stepwell_server.errors import ApiError
-from stepwell_server.prepare import Limits, Preparer, choice_seed
+from stepwell_server.prepare import Caller, Limits, Preparer, choice_seed
+from stepwell_server.settings import ServerSettings
 
 USER = {"role": "user", "content": "hi"}
 FULL = {
@@ -61,13 +64,13 @@ HELLO_PARTS = {"model": "abc", "page_size": "16"}
 def prepare(start):
     with start() as served, ThreadPoolExecutor(1) as pool:
         hello = Hello("well-1", 4096, 260, (256,), 4, HELLO_PARTS, True, "x")
-        preparer = Preparer(served.front.codec, Limits(128, None), pool)
 
-        def ask(body, headers=None):
+        def ask(body, headers=None, key=None, tenant="user"):
+            preparer = Preparer(served.front.codec, Limits(128, None, tenant), pool)
             kind = ChatBody if "messages" in body else CompletionBody
             made = msgspec.convert(body, kind)
             work = preparer.chat if kind is ChatBody else preparer.completion
-            return asyncio.run(work(made, hello, headers or {}))
+            return asyncio.run(work(made, hello, Caller(headers or {}, key)))
 
         yield ask
 
@@ -129,11 +132,112 @@ def test_b132_a_routing_key_header_reaches_every_child(start):
             assert [request.routing_key for request in served.engine.seen] == ["k"] * 6
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_b132_what_headers_say_reaches_every_child_of_every_route(start, stream):
+    headers = {"x-stepwell-routing-key": "k", "x-stepwell-priority": "-7", "x-stepwell-tenant": "t"}
+    with start(ServerSettings(tenant="header")) as served, httpx.Client(base_url=served.url, headers=headers) as client:
+        for path, asked in (
+            ("chat/completions", {"messages": [USER]}),
+            ("completions", {"prompt": ["a", "b", "c"]}),
+            ("completions", {"prompt": [[1, 2], [3]]}),
+        ):
+            served.engine.seen.clear()
+            answer = client.post(f"/v1/{path}", json={"model": "well", "n": 2, "stream": stream, **asked})
+            assert answer.status_code == 200
+            children = 2 * len(asked.get("prompt", "x"))
+            placed = [(one.routing_key, one.priority, one.tenant) for one in served.engine.seen]
+            assert placed == [("k", -7, "t")] * children
+
+
+def test_b132_keys_of_a_batch_reach_the_right_children(start):
+    with start() as served, httpx.Client(base_url=served.url) as client:
+        client.post(
+            "/v1/completions",
+            json={"model": "well", "prompt": ["1", "2", "3"], "n": 2, "routing_key": ["a", "b", "a"]},
+            headers={"x-stepwell-routing-key": "of the header"},
+        )
+        placed = {(one.tokens[0] - ord("0"), one.routing_key) for one in served.engine.seen}
+        assert placed == {(1, "a"), (2, "b"), (3, "a")}
+        wrong = client.post("/v1/completions", json={"model": "well", "prompt": ["1", "2"], "routing_key": ["a"]})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "routing_key")
+
+
 def test_a_routing_key_of_the_body_wins_over_header_and_cache_key(prepare):
     body = {"model": "m", "messages": [USER], "prompt_cache_key": "c"}
+    both = {"x-smg-routing-key": "h", "x-stepwell-routing-key": "own"}
     assert prepare(body).requests[0].routing_key == "c"
     assert prepare(body, {"x-smg-routing-key": "h"}).requests[0].routing_key == "h"
-    assert prepare({**body, "routing_key": "b"}, {"x-smg-routing-key": "h"}).requests[0].routing_key == "b"
+    assert prepare(body, both).requests[0].routing_key == "own"
+    assert prepare(body, {**both, "x-stepwell-routing-key": ""}).requests[0].routing_key == "h"
+    assert prepare({**body, "routing_key": "b"}, both).requests[0].routing_key == "b"
+
+
+def test_a_name_is_the_same_whether_body_or_header_says_it(prepare):
+    body = {"model": "m", "messages": [USER]}
+    header = {"x-stepwell-routing-key": "Brunnenpl\u00e4tze".encode().decode("latin-1")}
+    assert prepare(body, header).requests[0].routing_key == "Brunnenpl\u00e4tze"
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ({"x-stepwell-routing-key": "k" * 513}, "x-stepwell-routing-key"),
+        ({"x-smg-routing-key": "k" * 513}, "x-smg-routing-key"),
+        ({"x-stepwell-tenant": "k" * 513}, "x-stepwell-tenant"),
+        ({"x-stepwell-priority": "high"}, "x-stepwell-priority"),
+        ({"x-stepwell-priority": "1.5"}, "x-stepwell-priority"),
+        ({"x-stepwell-priority": str(2**63)}, "x-stepwell-priority"),
+        ({"x-stepwell-priority": "9" * 5000}, "x-stepwell-priority"),
+    ],
+)
+def test_headers_that_cannot_be_taken_are_refused_by_name(prepare, headers, param):
+    with pytest.raises(ApiError) as refused:
+        prepare({"model": "m", "messages": [USER]}, headers, tenant="header")
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_priority_has_64_bits_and_the_body_wins(prepare):
+    body = {"model": "m", "messages": [USER]}
+    for value in (-(2**63), 0, 2**63 - 1):
+        assert prepare({**body, "priority": value}).requests[0].priority == value
+        assert prepare(body, {"x-stepwell-priority": str(value)}).requests[0].priority == value
+    assert prepare({**body, "priority": 0}, {"x-stepwell-priority": "9"}).requests[0].priority == 0
+    with pytest.raises(msgspec.ValidationError, match="priority"):
+        prepare({**body, "priority": 2**63})
+
+
+@pytest.mark.parametrize(
+    ("source", "whose"), [("user", "the user"), ("key", "ann"), ("header", "behind the proxy"), ("nothing", None)]
+)
+def test_whose_a_request_is_says_who_the_settings_believe(prepare, source, whose):
+    headers = {"x-stepwell-tenant": "behind the proxy"}
+    body = {"model": "m", "messages": [USER], "user": "the user"}
+    assert prepare(body, headers, "ann", source).requests[0].tenant == whose
+
+
+def test_a_key_has_a_name_that_its_requests_are_counted_under(start):
+    keys = {"ann": Secret("a-key"), "bob": Secret("b-key")}
+    with start(ServerSettings(api_key=Secret("common"), api_keys=keys, tenant="key")) as served:
+        for key in ("a-key", "b-key", "common"):
+            served.openai(api_key=key).chat.completions.create(model="well", messages=[USER], user="bob")
+        assert [one.tenant for one in served.engine.seen] == ["ann", "bob", None]
+        with pytest.raises(openai.AuthenticationError):
+            served.openai(api_key="c-key").chat.completions.create(model="well", messages=[USER])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tenant": "key"},
+        {"api_keys": {"ann": Secret("")}},
+        {"api_keys": {"ann": Secret("x"), "bob": Secret("x")}},
+        {"api_keys": {"ann": Secret("x")}, "api_key": Secret("x")},
+        {"api_keys": {"ann": Secret("x")}, "admin_key": Secret("x")},
+    ],
+)
+def test_keys_that_name_nobody_or_two_are_refused(settings):
+    with pytest.raises(ValueError, match=r"^(tenant|api_keys|admin_key): "):
+        ServerSettings(**settings)
 
 
 def test_choices_differ_in_their_seeds_the_same_way_every_time(prepare):

@@ -53,9 +53,10 @@ class Guarded:
 
     def __init__(self, app: ASGIApp, front: Front) -> None:
         self._app, self._front = app, front
-        keys = front.settings.api_key, front.settings.admin_key
         self._keys = {
-            prefix: read.Key(key) for prefix, key in zip(("/v1/", "/admin/"), keys, strict=True) if key is not None
+            prefix: read.Keys(keys)
+            for prefix, keys in (("/v1/", front.settings.client_keys), ("/admin/", front.settings.admin_keys))
+            if keys
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,10 +70,10 @@ class Guarded:
                 self._front.meter.request(route, message["status"])
             await send(message)
 
-        key = next((key for prefix, key in self._keys.items() if scope["path"].startswith(prefix)), None)
+        keys = next((keys for prefix, keys in self._keys.items() if scope["path"].startswith(prefix)), None)
         try:
-            if key is not None:
-                key.check(Request(scope).headers.get("authorization"))
+            if keys is not None:
+                scope[read.KEY_NAME] = keys.check(Request(scope).headers.get("authorization"))
         except ApiError as error:
             await _refuse(self._front, error)(scope, receive, counted)
             return

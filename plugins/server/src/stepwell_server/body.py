@@ -16,12 +16,14 @@ from msgspec import Meta
 from stepwell_server import refused
 from stepwell_server.errors import ApiError, bad
 
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Label = Annotated[str, Meta(min_length=1, max_length=512)]
+MOST_CHARS = 512
+"""Of a name: a routing key, a tenant, a salt."""
+Label = Annotated[str, Meta(min_length=1, max_length=MOST_CHARS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
@@ -54,7 +56,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=4096)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=4)] | None = None
-    seed: Seed | None = None
+    seed: Int64 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: Penalty | None = None
@@ -69,7 +71,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    priority: Int64 | None = None
     routing_key: Label | list[Label] | None = None
     cache_salt: Label | None = None
     cache_store: bool | None = None

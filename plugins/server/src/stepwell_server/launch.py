@@ -37,7 +37,7 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
     with listen(config, settings) as listening, private_address() as address:
         where = url(listening)
         console.print(summary(config, where), highlight=False, markup=False, soft_wrap=True)
-        if exposed(listening) and settings.api_key is None:
+        if exposed(listening) and not settings.client_keys:
             log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
         children = family(address, listening, settings, path, sets, extra)
         supervisor = Supervisor(children, grace_s=assembly.resolved.engine.drain_s + GRACE_S)

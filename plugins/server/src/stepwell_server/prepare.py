@@ -10,7 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -22,10 +22,11 @@ from stepwell.schedule.request import Request
 from stepwell.types import TOKEN_BYTES, Sampling
 from stepwell_server.body import Body, ChatBody, CompletionBody, TextPart
 from stepwell_server.errors import bad
+from stepwell_server.placing import priority, routing_keys, tenant
+from stepwell_server.settings import TenantFrom
 
 T = TypeVar("T")
 
-ROUTING_HEADERS = ("x-stepwell-routing-key", "x-smg-routing-key")
 COMPLETION_TOKENS = 16
 """Answer length of a completion that names none, as in the API it follows."""
 INLINE_CHARS = 4096
@@ -74,6 +75,16 @@ class Limits:
 
     choices: int
     default_tokens: int | None
+    tenant: TenantFrom = "user"
+    """Whom to believe about whose a request is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a request says beside its body: its headers, and the name of the API key that it showed."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
 
 
 class Preparer:
@@ -84,7 +95,7 @@ class Preparer:
         self._limits = limits
         self._executor = executor
 
-    async def chat(self, body: ChatBody, hello: Hello, headers: Mapping[str, str]) -> Asked:
+    async def chat(self, body: ChatBody, hello: Hello, caller: Caller) -> Asked:
         """The requests of a chat body."""
         messages = [{"role": _role(m.role), "content": _text(m.content)} for m in body.messages]
         size = sum(len(message["content"]) for message in messages)
@@ -94,15 +105,15 @@ class Preparer:
             raise bad("messages", f"messages: {error}") from None
         wanted = body.max_completion_tokens or body.max_tokens
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return await self._asked("chatcmpl", body, hello, headers, [Prompt(tokens, "messages")], wanted, logprobs)
+        return await self._asked("chatcmpl", body, hello, caller, [Prompt(tokens, "messages")], wanted, logprobs)
 
-    async def completion(self, body: CompletionBody, hello: Hello, headers: Mapping[str, str]) -> Asked:
+    async def completion(self, body: CompletionBody, hello: Hello, caller: Caller) -> Asked:
         """The requests of a completion body."""
         given = split(body.prompt, hello.vocab)
         self._count(len(given), body.n or 1)
         size = sum(len(text) for _, text in given if isinstance(text, str))
         prompts = await self._off_loop(size, lambda: [self._prompt(at, one, bool(body.echo)) for at, one in given])
-        return await self._asked("cmpl", body, hello, headers, prompts, body.max_tokens, body.logprobs)
+        return await self._asked("cmpl", body, hello, caller, prompts, body.max_tokens, body.logprobs)
 
     def _prompt(self, at: str, given: str | bytes, echo: bool) -> Prompt:
         if isinstance(given, str):
@@ -118,7 +129,7 @@ class Preparer:
         prefix: str,
         body: Body,
         hello: Hello,
-        headers: Mapping[str, str],
+        caller: Caller,
         prompts: Sequence[Prompt],
         wanted: int | None,
         logprobs: int | None,
@@ -127,7 +138,9 @@ class Preparer:
         self._count(len(prompts), n)
         default = COMPLETION_TOKENS if prefix == "cmpl" else self._limits.default_tokens
         lengths = [max_tokens(prompt, wanted, default, hello) for prompt in prompts]
-        keys = routing_keys(body, headers, len(prompts))
+        keys = routing_keys(body, caller.headers, len(prompts))
+        urgency = priority(body, caller.headers)
+        whose = tenant(body, caller.headers, caller.key, self._limits.tenant)
         ids = stop_ids(body, hello.vocab)
         space = namespace({**hello.namespace, "salt": body.cache_salt})
         digests = await self._digests(space, prompts, hello)
@@ -139,11 +152,11 @@ class Preparer:
                 tokens=prompt.tokens,
                 digests=digests[i],
                 sampling=sampling(body, lengths[i], logprobs, ids, choice),
-                priority=body.priority or 0,
+                priority=urgency,
                 store=body.cache_store is not False,
                 ttl=body.cache_ttl,
                 routing_key=keys[i],
-                tenant=body.user or body.safety_identifier,
+                tenant=whose,
             )
             for i, prompt in enumerate(prompts)
             for choice in range(n)
@@ -221,18 +234,6 @@ def max_tokens(prompt: Prompt, wanted: int | None, default: int | None, hello: H
         )
     left = context if hello.largest is None else hello.largest - prompt.length
     return wanted or min(default or room, room, left if left > 0 else room)
-
-
-def routing_keys(body: Body, headers: Mapping[str, str], prompts: int) -> list[str | None]:
-    """A routing key a prompt: the body's own first, then a header's, then prompt_cache_key."""
-    if isinstance(body.routing_key, list):
-        if len(body.routing_key) != prompts:
-            raise bad("routing_key", f"routing_key: {len(body.routing_key)} keys for {prompts} prompts")
-        return list(body.routing_key)
-    given = next((headers[name] for name in ROUTING_HEADERS if headers.get(name)), None)
-    if given is not None and len(given) > 512:
-        raise bad(None, "the routing key header is longer than 512 characters")
-    return [body.routing_key or given or body.prompt_cache_key] * prompts
 
 
 def stop_ids(body: Body, vocab: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -46,17 +47,22 @@ def _too_large(most: int) -> ApiError:
     return ApiError(413, f"the body is larger than {most} bytes", code="body_too_large", headers=CLOSE)
 
 
-class Key:
-    """A bearer token that requests have to show."""
+KEY_NAME = "stepwell.key_name"
+"""Where the scope of a request has the name of the key that it showed."""
 
-    def __init__(self, key: str) -> None:
-        self._digest = hashlib.sha256(key.encode()).digest()
 
-    def check(self, header: str | None) -> None:
-        """Raises ApiError unless the Authorization header holds the key; takes as long for every wrong one."""
+class Keys:
+    """Bearer tokens of which requests have to show one, by the name of whoever has it; None: it has no name."""
+
+    def __init__(self, keys: Mapping[str | None, str]) -> None:
+        self._names = {hashlib.sha256(key.encode()).digest(): name for name, key in keys.items()}
+
+    def check(self, header: str | None) -> str | None:
+        """The name of the key in the Authorization header. Raises ApiError; takes as long for every wrong one."""
         scheme, _, token = (header or "").partition(" ")
         shown = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
-        if not hmac.compare_digest(shown, self._digest) or scheme.lower() != "bearer":
+        known = [name for digest, name in self._names.items() if hmac.compare_digest(shown, digest)]
+        if not known or scheme.lower() != "bearer":
             raise ApiError(
                 401,
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
@@ -64,3 +70,4 @@ class Key:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
+        return known[0]

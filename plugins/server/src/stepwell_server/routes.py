@@ -19,7 +19,7 @@ from stepwell_server.deliver import EventStream, begin, unless_gone
 from stepwell_server.errors import ApiError
 from stepwell_server.format import ChatFormat, Format, Head, TextFormat
 from stepwell_server.port import Engine
-from stepwell_server.prepare import Asked, Limits, Preparer
+from stepwell_server.prepare import Asked, Caller, Limits, Preparer
 from stepwell_server.shapes import Model, Models
 from stepwell_server.state import Front
 
@@ -29,7 +29,7 @@ async def chat(front: Front, request: Request) -> Response:
     engine, codec = front.serving()
     body = chat_body(await _body(front, request))
     _known(front, body.model)
-    asked = await _preparer(front, codec).chat(body, engine.hello, request.headers)
+    asked = await _preparer(front, codec).chat(body, engine.hello, _caller(request))
     return await answer(front, request, asked, ChatFormat(asked, _head(front, engine, asked)))
 
 
@@ -38,7 +38,7 @@ async def completions(front: Front, request: Request) -> Response:
     engine, codec = front.serving()
     body = completion_body(await _body(front, request))
     _known(front, body.model)
-    asked = await _preparer(front, codec).completion(body, engine.hello, request.headers)
+    asked = await _preparer(front, codec).completion(body, engine.hello, _caller(request))
     return await answer(front, request, asked, TextFormat(asked, _head(front, engine, asked)))
 
 
@@ -78,7 +78,13 @@ def _no_model(front: Front, model: str) -> ApiError:
 
 
 def _preparer(front: Front, codec: Codec) -> Preparer:
-    return Preparer(codec, Limits(front.settings.max_choices, front.settings.default_max_tokens), front.executor)
+    settings = front.settings
+    limits = Limits(settings.max_choices, settings.default_max_tokens, settings.tenant)
+    return Preparer(codec, limits, front.executor)
+
+
+def _caller(request: Request) -> Caller:
+    return Caller(request.headers, request.scope.get(read.KEY_NAME))
 
 
 def _head(front: Front, engine: Engine, asked: Asked) -> Head:

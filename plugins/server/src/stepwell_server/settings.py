@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stepwell.coerce import Secret
 from stepwell.settings import above_zero, at_least
+
+TenantFrom = Literal["user", "key", "header", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,12 @@ class ServerSettings:
     port: int = 8000
     """Port to listen on; 0 takes a free one and prints it."""
     api_key: Secret | None = None
-    """Bearer token that every route under /v1 asks for; unset: anybody may ask."""
+    """Bearer token that every route under /v1 asks for; with no key set, anybody may ask."""
+    api_keys: Mapping[str, Secret] = field(default_factory=dict)
+    """Further such tokens, each under the name of whoever has it: `api_keys.ann = { env = "ANNS_KEY" }`."""
+    tenant: TenantFrom = "user"
+    """Whose a request is, for fair shares and counts: what the client itself says in `user`, the name of its key in
+    `api_keys`, or what the header `x-stepwell-tenant` says, which a proxy in front then has to set."""
     admin_key: Secret | None = None
     """Bearer token of the routes under /admin; unset: there are no such routes."""
     served_model_name: str | None = None
@@ -48,11 +56,30 @@ class ServerSettings:
         for name in ("api_key", "admin_key", "served_model_name"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name}: is empty; leave it out instead")
-        if self.admin_key is not None and self.admin_key == self.api_key:
-            raise ValueError("admin_key: is the same as api_key, so every client could administrate")
+        for name, key in self.api_keys.items():
+            if not (name and key):
+                raise ValueError(f"api_keys: {name!r} has no name or an empty key; leave it out instead")
+        keys = [self.api_key, *self.api_keys.values()]
+        if len(set(keys)) < len(keys):
+            raise ValueError("api_keys: two of them, or one and api_key, are the same")
+        if self.tenant == "key" and not self.api_keys:
+            raise ValueError("tenant: is key, and there are no server.api_keys to have names")
+        if self.admin_key is not None and self.admin_key in keys:
+            raise ValueError("admin_key: is the same as a client's key, so every client could administrate")
         above_zero("max_body_mib", self.max_body_mib)
         at_least("max_waiting", self.max_waiting, 1)
         at_least("max_choices", self.max_choices, 1)
         at_least("default_max_tokens", self.default_max_tokens, 1)
         for name in ("keep_alive_s", "ping_s", "client_timeout_s", "pulse_s"):
             above_zero(name, getattr(self, name))
+
+    @property
+    def client_keys(self) -> dict[str | None, str]:
+        """Keys that open /v1, by name; None: the one without a name."""
+        unnamed: dict[str | None, str] = {} if self.api_key is None else {None: self.api_key}
+        return unnamed | dict(self.api_keys)
+
+    @property
+    def admin_keys(self) -> dict[str | None, str]:
+        """Keys that open /admin."""
+        return {} if self.admin_key is None else {None: self.admin_key}
