@@ -367,6 +367,18 @@ class Cache:
         """Take up to `limit` pages of saves that the write policy asked for; each owns its pages until `saved`."""
         return self._tiering.saves(limit)
 
+    def rescue(self, namespace: bytes, computed: bytes) -> list[PageCopy]:
+        """Save what a request computed that gives way, whatever the write policy says: as much as host has room for.
+
+        To be called once that is published and the lease is closed. The windows at its end are retained. The copies own
+        their pages until `saved`, as those of `saves`; until then no page of theirs leaves device.
+        """
+        root = self._index.roots.get(namespace)
+        if root is None:
+            return []
+        _, node, _, inside = self._index.walk(root, computed)
+        return self._tiering.rescue(self._index.path(inside or node, root), len(computed) // self._geometry.step)
+
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         """A save ended; pages that came become visible on host, and the write policy is asked about the store."""
         self._tiering.saved(copy, ok)

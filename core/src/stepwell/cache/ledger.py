@@ -133,6 +133,10 @@ class CacheStats:
     """Device pages evicted without a host copy that the write policy had wanted."""
     skipped_saves: int = 0
     """Saves wanted, not made: no host page was free or clean."""
+    rescued: int = 0
+    """Saves begun for requests that gave way."""
+    rescue_dropped: int = 0
+    """Pages of requests that gave way for which host had no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,13 @@ class Tiering:
         self._ids = count(1)
         self._wanted: deque[Node] = deque()
         self._saving: dict[int, tuple[int, list[Piece]]] = {}
+        self._rescues: set[int] = set()
+        """Saves whose pages stay on device until they have ended."""
         self._loading: dict[int, tuple[Lease, int, Node, Ids, PageCopy]] = {}
         self.storing = Storing(index, stats, write, self._ids, storage)
         self._ended_saves = 0
         self._ahead_of = {DEVICE: -1, HOST: -1}
-        self.evictor = Evictor(index, stats, self.unsaved, self.copying)
+        self.evictor = Evictor(index, stats, self.unsaved, self._letting_go)
 
     # region: what the write policy wants
 
@@ -102,6 +104,25 @@ class Tiering:
                     break
             node.wanted = False
             self._wanted.popleft()
+        return self._copies(moves)
+
+    def rescue(self, path: Sequence[Node], end: int) -> list[PageCopy]:
+        """Save what a path has up to page `end`, windows there included."""
+        if not path:
+            return []
+        self._index.retained.retain(path[-1], [end])
+        if not self._has_host:
+            return []
+        wanted = sum(len(self._savable(node, group)) for node in path for group in range(len(node.runs)))
+        moves: list[list[Piece]] = [[] for _ in self._index.geometry.groups]
+        taken = self._take(path, wanted, moves) if wanted else 0
+        self._stats.rescued += taken
+        self._stats.rescue_dropped += wanted - taken
+        copies = self._copies(moves)
+        self._rescues.update(copy.id for copy in copies)
+        return copies
+
+    def _copies(self, moves: list[list[Piece]]) -> list[PageCopy]:
         copies = []
         for group, pieces in enumerate(moves):
             if pieces:
@@ -117,12 +138,16 @@ class Tiering:
 
     def _save(self, node: Node, limit: int, moves: list[list[Piece]]) -> int:
         """Allocate host pages for a node and for what it continues: what is saved implies all above it."""
-        index = self._index
         chain = [node]
         while (above := chain[-1].parent) is not None and above.parent is not None and self._lacks(above):
             chain.append(above)
+        return self._take(chain[::-1], limit, moves)
+
+    def _take(self, chain: Sequence[Node], limit: int, moves: list[list[Piece]]) -> int:
+        """Allocate host pages for nodes in a row, and hold both sides; answers how many."""
+        index = self._index
         taken = 0
-        for part in reversed(chain):
+        for part in chain:
             for group in range(len(part.runs)):
                 places = self._savable(part, group)[: limit - taken]
                 if not len(places):
@@ -171,6 +196,7 @@ class Tiering:
 
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         group, pieces = self._saving.pop(copy.id)
+        self._rescues.discard(copy.id)
         index = self._index
         index.candidates.now += 1
         self._ended_saves += 1
@@ -359,3 +385,11 @@ class Tiering:
         saves = [piece.lower for g, pieces in self._saving.values() if g == group for piece in pieces]
         loads = [copy.host for _, g, _, _, copy in self._loading.values() if g == group]
         return np.concatenate([NO_IDS, *saves, *loads, *self.storing.holding(group)])
+
+    def _letting_go(self, tier: int, group: int) -> Ids:
+        """Ids that copies hold and the tree may let go of; what a rescue holds stays, else it were saved for nobody."""
+        ids = self.copying(tier, group)
+        if tier == HOST or not self._rescues:
+            return ids
+        rescues = [piece.upper for id in self._rescues if self._saving[id][0] == group for piece in self._saving[id][1]]
+        return ids[~np.isin(ids, np.concatenate([NO_IDS, *rescues]))]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from stepwell.cache.cache import Cache, Lease
+from stepwell.engine.stats import Cause
 from stepwell.schedule.following import Leaders
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft, Slots
@@ -29,6 +30,8 @@ class Batch:
         self.completed = 0
         """Number of the last step completed."""
         self._gone = False
+        self._leaving: dict[Seat, Cause] = {}
+        """They give way as soon as no step in flight computes them: nothing of theirs is computed in vain."""
 
     @property
     def flying(self) -> bool:
@@ -51,7 +54,8 @@ class Batch:
 
     def leave(self, seat: Seat, *, publish: bool, expires: float | None = None) -> None:
         """A seat's pages and slot go back. Steps in flight that use them are waited for by cache and slots."""
-        seat.ended = True
+        seat.ended = seat.left = True
+        self._leaving.pop(seat, None)
         if publish and seat.store and not seat.loading:
             digests = seat.job.request.digests
             self._cache.publish(seat.lease, seat.computed(), final=True, expires=expires, digests=digests)
@@ -60,6 +64,15 @@ class Batch:
         self.slots.leave(seat.slot, self.launched)
         self.slots.completed(self.completed)
         self._gone = True
+
+    def give_way(self, seat: Seat, cause: Cause) -> None:
+        """No further step is planned for a seat; it leaves when those in flight have completed."""
+        seat.ended = self._gone = True
+        self._leaving[seat] = cause
+
+    def may_leave(self) -> list[tuple[Seat, Cause]]:
+        """Who gives way and can leave now."""
+        return [(seat, cause) for seat, cause in self._leaving.items() if seat.done >= seat.planned]
 
     def sweep(self) -> None:
         """Forget those that left."""

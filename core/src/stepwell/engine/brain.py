@@ -27,7 +27,7 @@ from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
 from stepwell.engine.prompts import Prompts
 from stepwell.engine.room import RoomMaker
-from stepwell.engine.stats import Counters
+from stepwell.engine.stats import Cause, Counters
 from stepwell.engine.stores import Stores
 from stepwell.schedule.admission import refusal
 from stepwell.schedule.job import Job, Seat
@@ -114,8 +114,9 @@ class Brain:
             self._fetches = Fetches(cache, prefetch, page, page_bytes, settings.fetch_grace, self.counters, self._emit)
         self._below = Below(cache, self._stores, self._fetches)
         self._room = RoomMaker(
-            cache, self._batch, self._copies, policy, self._view, self.counters, self._retract, self._fail
-        )
+            cache, self._batch, self._copies, policy, self._view, self.counters, settings.max_retractions,
+            self._retract, self._fail,
+        )  # fmt: skip
         budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
         self._prompts = Prompts(cache, self._batch, self._room, budget)
         self._admission = Admission(
@@ -242,13 +243,15 @@ class Brain:
         for seat in self._copies.landed(flight, result):
             self.counters.failed_loads += 1
             seat.job.load = False
-            self._requeue(seat, publish=False)
+            self._requeue(seat, "load", publish=False)
         error = result.error or flight.misfit(result)
         if error is not None:
             self._land_error(flight, error)
         else:
             self._land_chunks(flight, result)
             self._land_decodes(flight, result)
+        for seat, cause in self._batch.may_leave():
+            self._give_way(seat, cause)
         self._admission.landed(flight.number)
 
     def _land_error(self, flight: Flight, error: str) -> None:
@@ -256,29 +259,30 @@ class Brain:
         self.counters.step_errors += 1
         seats = dict.fromkeys(chain(flight.decodes, (seat for seat, _ in flight.chunks), flight.touched))
         for seat in seats:
-            if seat.ended:
+            if seat.left:
                 continue
             seat.job.failures += 1
             if seat.job.failures > self._settings.step_retries:
                 self._fail(seat.job, error)
             else:
-                self._requeue(seat, publish=True)
+                self._requeue(seat, "step", publish=True)
 
     def _land_chunks(self, flight: Flight, result: StepResult) -> None:
         tokens = result.tokens[len(flight.decodes) :]
         logprobs = result.logprobs[len(flight.decodes) :] if result.logprobs else repeat(())
         for (seat, end), sampled, logs in zip(flight.chunks, tokens, logprobs, strict=False):
-            if seat.ended:
+            if seat.left:
                 self.counters.surplus_tokens += len(sampled)
                 continue
             self.counters.computed_tokens += end - seat.done
+            self.counters.recomputed_tokens += max(0, min(end, seat.job.reached) - seat.done)
             seat.done = end
             if seat.job.cached is None:
                 seat.job.cached = seat.cached = seat.lease.cached
                 self.counters.hit(seat.cached, seat.prompt)
             if sampled:
                 self._sampled(seat, sampled, logs)
-            if not seat.ended:
+            if not seat.left:
                 self._publish_chunk(seat)
 
     def _land_decodes(self, flight: Flight, result: StepResult) -> None:
@@ -286,7 +290,7 @@ class Brain:
         emit, surplus, fresh = self._actions.append, 0, 0
         logprobs = result.logprobs or repeat(())
         for seat, tokens, logs in zip(flight.decodes, result.tokens, logprobs, strict=False):
-            if seat.ended:
+            if seat.left:
                 surplus += len(tokens)
                 continue
             done = seat.done + len(tokens)
@@ -344,7 +348,7 @@ class Brain:
 
     def _trim(self, seats: Iterable[Seat]) -> None:
         for seat in seats:
-            if seat.done >= seat.trim_at and not seat.ended:
+            if seat.done >= seat.trim_at and not seat.left:
                 self._cache.trim(seat.lease, seat.done)
                 seat.trim_at = (seat.done // self._page + 1) * self._page
                 self._batch.edited.append(seat)
@@ -381,17 +385,32 @@ class Brain:
         self._batch.leave(seat, publish=publish, expires=expires)
         self._admission.stir()
 
-    def _requeue(self, seat: Seat, *, publish: bool) -> None:
+    def _requeue(self, seat: Seat, cause: Cause, *, publish: bool) -> None:
         """The job goes back to its place in the queue, with what it generated."""
+        job = seat.job
+        self.counters.retracted(cause, job)
+        self.counters.recomputed_tokens += seat.planned - seat.done  # in flight; dropped when they land
+        if publish:
+            job.reached = max(job.reached, seat.done)
         self._leave(seat, publish=publish)
-        seat.job.resume_later()
-        self._queue.add(seat.job)
+        job.resume_later()
+        self._queue.add(job)
 
-    def _retract(self, seat: Seat) -> None:
-        """It gives its pages to others. What it computed can be found again, or be saved, as long as there is room."""
-        self.counters.retractions += 1
-        self._admission.forecast.ran_out()
-        self._requeue(seat, publish=True)
+    def _retract(self, seat: Seat, cause: Cause) -> None:
+        """It gives its pages to others, which have them when no step and no save uses them any more."""
+        if cause == "pages":
+            self._admission.forecast.ran_out()
+        if seat.done < seat.planned:
+            self._batch.give_way(seat, cause)
+        else:
+            self._give_way(seat, cause)
+
+    def _give_way(self, seat: Seat, cause: Cause) -> None:
+        """What it computed is published, and saved as far as it is not: it goes on from there."""
+        seat.job.retractions += 1
+        computed = seat.computed()
+        self._requeue(seat, cause, publish=True)
+        self._copies.rescue(seat.job.request.namespace, computed)
 
     def _fail(self, job: Job, why: str) -> None:
         self.counters.failed += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stepwell.abc.runner import PageCopy, StepResult
 from stepwell.cache.cache import Cache
@@ -25,17 +25,45 @@ class Copies:
         self._page_bytes = page_bytes
         self._counters = counters
         self._saving: dict[int, PageCopy] = {}
+        """By number, so the oldest first."""
+        self._rescues: list[PageCopy] = []
+        """Not in a plan yet."""
+        self._relief = 0
+        """The last save that somebody's giving way waits for."""
         self.saving = 0
         """Pages on their way to host; until they are there, device cannot take them from the copy."""
 
     def plan_saves(self) -> list[PageCopy]:
         """What the next plan saves: pages that the tree has, so that the steps which computed them have completed."""
-        most = min(self._per_step, LATE * self._per_step - self.saving) if self._late else self._per_step
+        rescues, self._rescues = self._rescues, []
+        urgent = sum(len(copy.device) for copy in rescues)
+        most = self._per_step - urgent
+        if self._late:
+            most = min(most, LATE * self._per_step - self.saving)
         copies = self._cache.saves(most) if most > 0 else []
+        self._start(copies)
+        return rescues + copies
+
+    def rescue(self, namespace: bytes, computed: bytes) -> None:
+        """Save what a request that gives way has in the tree, whatever the write policy says; the next plan does it."""
+        copies = self._cache.rescue(namespace, computed)
+        self._start(copies)
+        self._rescues += copies
+        self._relief = next(reversed(self._saving), self._relief)
+        pages = [0] * len(self._page_bytes)
+        for copy in copies:
+            pages[copy.group] += len(copy.device)
+        self._counters.rescued_tokens += max(pages) * self._cache.shape.page_size
+
+    @property
+    def rescuing(self) -> bool:
+        """Whether saves hold pages of somebody who gave way."""
+        return next(iter(self._saving), self._relief + 1) <= self._relief
+
+    def _start(self, copies: Iterable[PageCopy]) -> None:
         for copy in copies:
             self._saving[copy.id] = copy
             self.saving += len(copy.device)
-        return copies
 
     def saved(self, ended: Mapping[int, tuple[bool, ...]]) -> None:
         """Saves that outlived their steps have ended; an id that is none of theirs is a fault of the runner's."""
@@ -55,7 +83,7 @@ class Copies:
             ok = result.copies.get(copy.id) or (False,) * len(copy.device)
             self._counters.bytes_loaded += sum(ok[: len(copy.device)]) * self._page_bytes[copy.group]
             seat.loading -= 1
-            if not self._cache.loaded(seat.lease, copy, ok) and not seat.ended:
+            if not self._cache.loaded(seat.lease, copy, ok) and not seat.left:
                 failed[seat] = None
         return list(failed)
 

@@ -8,7 +8,7 @@ from stepwell.abc.schedule import SchedulePolicy
 from stepwell.cache.cache import Cache
 from stepwell.engine.batch import Batch
 from stepwell.engine.copies import Copies
-from stepwell.engine.stats import Counters
+from stepwell.engine.stats import Cause, Counters
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
 from stepwell.schedule.view import View
@@ -20,7 +20,7 @@ PATIENCE = 64
 
 
 class RoomMaker:
-    """`retract(seat)` sends a running request back to the queue; `fail(job, why)` ends it."""
+    """`retract(seat, cause)` sends a running request back to the queue; `fail(job, why)` ends it."""
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class RoomMaker:
         policy: SchedulePolicy,
         view: View,
         counters: Counters,
-        retract: Callable[[Seat], None],
+        max_retractions: int,
+        retract: Callable[[Seat, Cause], None],
         fail: Callable[[Job, str], None],
     ) -> None:
         self._cache = cache
@@ -39,6 +40,7 @@ class RoomMaker:
         self._policy = policy
         self._view = view
         self._counters = counters
+        self._max_retractions = max_retractions
         self._retract = retract
         self._fail = fail
         self._page = cache.shape.page_size
@@ -122,7 +124,7 @@ class RoomMaker:
         """
         batch = self._batch
         self.short = True
-        if batch.completed < self._relief:
+        if batch.completed < self._relief or self._copies.rescuing:
             return self._wait()
         if self._windows and self._trim():
             if not batch.flying:
@@ -142,7 +144,7 @@ class RoomMaker:
             return self._alone(seat)
         victim = self._victim(running).seat
         assert victim is not None
-        self._retract(victim)
+        self._retract(victim, "pages")
         self._relief = batch.launched
         return not seat.ended
 
@@ -181,7 +183,16 @@ class RoomMaker:
             self._fail(seat.job, "device memory ran out for a request that should fit by itself")
         return self._wait()
 
+    def candidates(self, running: Sequence[Job]) -> Sequence[Job]:
+        """Who may have to give way: nobody who did so too often, as long as there is anybody else."""
+        return tuple(job for job in running if job.retractions < self._max_retractions)
+
     def _victim(self, running: Sequence[Job]) -> Job:
+        """Where all gave way too often the latest does: the oldest always gets on, and so everybody does in the end."""
+        candidates = self.candidates(running)
+        if not candidates:
+            return max(running, key=lambda job: job.order)
+        running = candidates
         try:
             victim = self._policy.victim(running, self._view)
             return next(job for job in running if job is victim)

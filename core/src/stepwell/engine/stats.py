@@ -79,6 +79,10 @@ class Counters:
     resumed_tokens: int = 0
     """Found in the cache by requests that ran before: their own work, no hits."""
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    """Computed once more because their request had gone back to the queue."""
+    rescued_tokens: int = 0
+    """Of requests that gave way: copied to host for their return, as the write policy had not done."""
     generated_tokens: int = 0
     surplus_tokens: int = 0
     """Sampled after a stop that was found a step late, or for a request that had gone; dropped."""

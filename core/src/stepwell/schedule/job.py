@@ -39,6 +39,7 @@ class Job:
         "probed",
         "probed_at",
         "prompt_length",
+        "reached",
         "request",
         "retractions",
         "rid",
@@ -71,6 +72,8 @@ class Job:
         """When it was admitted first; from its arrival to here is its queue time."""
         self.retractions = 0
         """How often it gave its pages to others."""
+        self.reached = 0
+        """Tokens below were computed before it last went back to the queue."""
         self.failures = 0
         """Steps that failed under it."""
         self.load = True
@@ -121,6 +124,7 @@ class Seat:
         "job",
         "last",
         "lease",
+        "left",
         "loading",
         "out",
         "planned",
@@ -173,6 +177,9 @@ class Seat:
         self.short_since = -1
         """The step that was last in flight when pages ran out for it; -1: they did not."""
         self.ended = False
+        """No further step computes it: it left, or leaves once those in flight have completed."""
+        self.left = False
+        """Its pages went back; what steps in flight say of it is dropped."""
 
     def computed(self) -> bytes:
         """All tokens whose KV is written by completed steps."""
