@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from stepwell.abc.evict import EvictionPolicy
@@ -19,9 +19,11 @@ from stepwell.config import DEFAULT, Config
 from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.plugins import Registry
+from stepwell.replay.affinity import Experts
 from stepwell.replay.links import Link, SimStore
 from stepwell.replay.model import pretend
 from stepwell.replay.settings import ReplaySettings
+from stepwell.replay.transfers import SimStorage
 from stepwell.replay.variants import Variant
 from stepwell.replay.virtual import Parts
 from stepwell.schedule.timing import Machine
@@ -69,16 +71,14 @@ def build(config: Config, registry: Registry, variant: Variant, block: int) -> t
         settings=limits,
     )
     faults.also = brain.counters.fault
-    parts = Parts(brain, cache, info, model.groups, pools.page_bytes, Machine(model.timing, pools.page_bytes))
-    parts.keep, parts.devices, parts.sample_every = variant.cache, settings.devices, settings.sample_every
-    if storage_gib:
-        latency = settings.storage_latency_ms / 1e3
-        parts.store = SimStore(int(storage_gib * GIB))
-        parts.read = Link(settings.storage_read_gb_s * 1e9, latency)
-        parts.write = Link(settings.storage_write_gb_s * 1e9, latency)
+    machine = Machine(model.clock(pools.device[0] * cache_settings.page_size), pools.page_bytes)
+    parts = Parts(brain, cache, info, model.groups, pools.page_bytes, machine)
+    parts.keep, parts.devices, parts.sample_every = variant.cache, model.devices, settings.sample_every
+    parts.experts = Experts(model.affinity) if model.affinity else None
+    parts.storage = _storage(settings, storage_gib)
     setup: dict[str, object] = {
         "preset": settings.preset,
-        "devices": settings.devices,
+        "devices": model.devices,
         "page_size": cache_settings.page_size,
         "device_pages": pools.device[0],
         "host_pages": host[0],
@@ -87,7 +87,19 @@ def build(config: Config, registry: Registry, variant: Variant, block: int) -> t
     }
     if settings.model:
         setup |= {"model": settings.model, "windows": settings.windows}
+    if model.affinity:
+        setup["experts"] = asdict(model.affinity)
+    if block == 1:
+        setup["tokenizer"] = settings.tokenizer or "four bytes a token"
     return parts, setup
+
+
+def _storage(settings: ReplaySettings, gib: float) -> SimStorage | None:
+    if not gib:
+        return None
+    latency = settings.storage_latency_ms / 1e3
+    read = Link(settings.storage_read_gb_s * 1e9, latency)
+    return SimStorage(SimStore(int(gib * GIB)), read, Link(settings.storage_write_gb_s * 1e9, latency))
 
 
 def _limits(config: Config) -> BrainSettings:

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.models import read_shape
 from stepwell.replay.weights import Weights, read_weights, timing_of
-from stepwell.schedule.timing import PRESETS
+from stepwell.schedule.presets import PRESETS
 
 LLAMA: Mapping[str, object] = {
     "model_type": "llama",
@@ -78,7 +78,7 @@ def test_layers_with_experts_by_hand(fields: Mapping[str, object], layers: int) 
     every = 1000 + 4 * ATTENTION + (4 - layers) * DENSE + layers * ROUTER
     assert found.active == every + layers * 2 * EXPERT
     assert (found.always_bytes, found.expert_bytes) == (2 * every, 2 * layers * 8 * EXPERT)
-    assert found.expert_share == 0.25
+    assert (found.expert_share, found.experts, found.expert_parameters) == (0.25, 8, layers * 8 * EXPERT)
 
 
 def test_shared_experts_are_for_every_token() -> None:

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from stepwell.abc.runner import PageCopy, Row, StepPlan
-from stepwell.schedule.timing import PRESETS, Machine, Narrow, Timing
+from stepwell.schedule.presets import PRESETS
+from stepwell.schedule.timing import Machine, Narrow, Timing
 from stepwell.schedule.timing import pairs as pairs_of
 from stepwell.types import Chunked, Full, Window
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult
 from stepwell.offers import Context
-from stepwell.schedule.timing import PRESETS, Machine
+from stepwell.schedule.presets import PRESETS
+from stepwell.schedule.timing import Machine
 from stepwell.settings import at_least
 from stepwell.types import ArenaView, Full, GroupSpec, Ids, Sampling, TokenLogprob, Window
 

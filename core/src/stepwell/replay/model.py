@@ -10,9 +10,12 @@ from pathlib import Path
 from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.models import read_shape
-from stepwell.replay.settings import DEVICE_GIB, ReplaySettings
+from stepwell.replay.affinity import Affinity
+from stepwell.replay.settings import DEVICE_GIB, POLYNOMIAL, ReplaySettings
 from stepwell.replay.weights import timing_of
-from stepwell.schedule.timing import PRESETS, Timing
+from stepwell.schedule.polynomial import KV_BYTES, LAYERS, Polynomial
+from stepwell.schedule.presets import PRESETS
+from stepwell.schedule.timing import Clock, Timing
 from stepwell.types import Chunked, Full, GroupSpec, Window
 
 GIB = 2**30
@@ -24,13 +27,20 @@ class Pretended:
     """A model on devices."""
 
     name: str
-    timing: Timing
-    """Of all devices together."""
+    timing: Timing | None
+    """Of all devices together; None: two polynomials tell the time."""
     groups: tuple[GroupSpec, ...]
     device_bytes: int
     """For pages, on all devices together."""
     least: int | None
     """Tokens of the model's shortest window or chunk, also where all is replayed as full attention; None: no window."""
+    devices: int
+    affinity: Affinity | None = None
+    """How tokens choose experts, of a model that has some."""
+
+    def clock(self, capacity: int) -> Clock:
+        """What steps take where the devices hold `capacity` tokens."""
+        return self.timing or Polynomial(capacity)
 
     def page(self, block: int) -> int:
         """Tokens a page, so that blocks are whole pages and none keeps more than the shortest window asks for."""
@@ -41,11 +51,14 @@ class Pretended:
 
 def pretend(config: Config, settings: ReplaySettings) -> Pretended:
     """What the `[replay]` table says. Raises ConfigError where a model cannot be read or does not fit."""
+    if settings.preset == POLYNOMIAL:
+        return _polynomial(config, settings)
     device = PRESETS[settings.preset]
-    room = DEVICE_GIB[settings.preset] * GIB + device.weight_bytes
+    weights = device.weight_bytes + device.expert_bytes
+    room = DEVICE_GIB[settings.preset] * GIB + weights
     if settings.model is None:
         group = GroupSpec("full", Full(), int(device.kv_bytes), tuple(range(device.layers)))
-        return _on(settings, settings.preset, device, (group,), room, device.weight_bytes, None)
+        return _on(config, settings, settings.preset, device, (group,), room, weights, None)
     path, fields = _read(config, settings.model)
     try:
         shape = read_shape(fields)
@@ -62,12 +75,23 @@ def pretend(config: Config, settings: ReplaySettings) -> Pretended:
         )
     groups = shape.groups()
     shortest = min((_span(group.need) for group in groups if not isinstance(group.need, Full)), default=None)
-    return _on(
-        settings, settings.model, timing, groups if settings.windows else (_all_full(groups),), room, held, shortest
-    )
+    seen = groups if settings.windows else (_all_full(groups),)
+    return _on(config, settings, settings.model, timing, seen, room, held, shortest)
+
+
+def _polynomial(config: Config, settings: ReplaySettings) -> Pretended:
+    """One device, whatever `replay.devices` says, and the pages of the model that is simulated with it elsewhere."""
+    if settings.model is not None:
+        raise config.error(
+            "replay", "model", "the preset polynomial knows no model's arithmetic; leave one of them out"
+        )
+    _no_experts(config, settings, "the preset polynomial")
+    group = GroupSpec("full", Full(), KV_BYTES, tuple(range(LAYERS)))
+    return Pretended(POLYNOMIAL, None, (group,), int(DEVICE_GIB[POLYNOMIAL] * GIB), None, 1)
 
 
 def _on(
+    config: Config,
     settings: ReplaySettings,
     name: str,
     one: Timing,
@@ -78,8 +102,34 @@ def _on(
 ) -> Pretended:
     """Devices share a model evenly; the weights are there once, whatever their number."""
     n = settings.devices
-    timing = replace(one, flops=one.flops * n, bandwidth=one.bandwidth * n, link=one.link * n)
-    return Pretended(name, timing, groups, int(room * n - held), least)
+    timing, affinity = _experts(config, settings, name, one)
+    timing = replace(timing, flops=one.flops * n, bandwidth=one.bandwidth * n, link=one.link * n)
+    return Pretended(name, timing, groups, int(room * n - held), least, n, affinity)
+
+
+def _experts(config: Config, settings: ReplaySettings, name: str, one: Timing) -> tuple[Timing, Affinity | None]:
+    """The model with as many experts as the settings say, and how tokens choose them."""
+    if not one.experts:
+        _no_experts(config, settings, name)
+        return one, None
+    count = settings.experts or one.experts
+    chosen = settings.experts_per_token or max(1, round(one.expert_share * one.experts))
+    if chosen > count:
+        raise config.error("replay", "experts_per_token", f"a token cannot choose {chosen} of {count} experts")
+    favoured = settings.favoured or min(count, 2 * chosen)
+    if not chosen <= favoured <= count:
+        why = f"a key cannot favour {favoured} experts, where a token chooses {chosen} of {count}"
+        raise config.error("replay", "favoured", why)
+    timing = one.with_experts(count, chosen) if (count, chosen / count) != (one.experts, one.expert_share) else one
+    return timing, Affinity(count, chosen, settings.affinity, favoured, settings.affinity_seed)
+
+
+def _no_experts(config: Config, settings: ReplaySettings, name: str) -> None:
+    """ConfigError where a setting is about experts that a model does not have."""
+    for key in ("experts", "experts_per_token", "favoured", "affinity"):
+        if getattr(settings, key):
+            why = f"{name} has no experts; take replay.preset=h200-qwen3-30b-a3b, or a replay.model with experts"
+            raise config.error("replay", key, why)
 
 
 def _span(need: Window | Chunked) -> int:

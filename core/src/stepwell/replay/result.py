@@ -119,6 +119,10 @@ class Result:
     """Standard deviation over mean of the chunks of a step, averaged over the steps that have several."""
     experts_per_step: float = 0.0
     """Experts of a layer that a step reads, mean; 0 for a model without experts."""
+    decode_experts: float = 0.0
+    """The same of steps that only decode."""
+    decode_step_s: float = 0.0
+    """Mean seconds of a step that only decodes."""
     wall_s: float = 0.0
     price_per_hour: float | None = None
     groups: dict[str, Group] = field(default_factory=dict)
@@ -196,6 +200,8 @@ class Result:
             "padding_share": round(self.padding_share, 6),
             "chunk_spread": round(self.chunk_spread, 6),
             "experts_per_step": round(self.experts_per_step, 4),
+            "decode_experts": round(self.decode_experts, 4),
+            "decode_step_s": round(self.decode_step_s, 9),
             "wall_s": round(self.wall_s, 4),
             "groups": {name: group.as_json() for name, group in self.groups.items()},
             **({"restorable": self.restorable.as_json()} if self.restorable else {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +36,9 @@ class Arrival:
     """Tokens a block."""
     answer: tuple[int, ...] | None = None
     """Its tokens, where the trace tells them."""
+    routing_key: str | None = None
+    tenant: str | None = None
+    priority: int = 0
 
     def tokens(self) -> bytes:
         """The prompt as int32 bytes: every token of a block is its id, so equal blocks are equal bytes."""
@@ -51,15 +54,22 @@ class Arrival:
         return min(count * self.block, self.input_length)
 
 
-class _MooncakeLine(msgspec.Struct):
+class _Line(msgspec.Struct, kw_only=True):
+    """What any request of a trace may say beside its tokens."""
+
     timestamp: float
+    routing_key: str | None = None
+    tenant: str | None = None
+    priority: int = 0
+
+
+class _MooncakeLine(_Line, kw_only=True):
     input_length: int
     output_length: int
     hash_ids: list[int]
 
 
-class _TextLine(msgspec.Struct):
-    timestamp: float
+class _TextLine(_Line, kw_only=True):
     input: str
     output: str
     session_id: str = ""
@@ -79,7 +89,7 @@ def load(path: Path, *, block: int = MOONCAKE_BLOCK, limit: int | None = None, s
     parse = _mooncake if b'"hash_ids"' in lines[0][1] else _text
     arrivals = [parse(path, number, raw, block) for number, raw in lines[:limit]]
     start = min(arrival.at for arrival in arrivals)
-    moved = [Arrival((a.at - start) / speed, a.input_length, a.output_length, a.ids, a.block) for a in arrivals]
+    moved = [replace(arrival, at=(arrival.at - start) / speed) for arrival in arrivals]
     return sorted(moved, key=lambda arrival: arrival.at)
 
 

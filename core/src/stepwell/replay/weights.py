@@ -35,6 +35,10 @@ class Weights:
     """Chosen by one token, of all."""
     held_bytes: float
     """Held on the device: also the embeddings, of which a step reads next to nothing."""
+    experts: int = 0
+    """Of one layer."""
+    expert_parameters: int = 0
+    """Of all experts of which a token chooses some."""
 
 
 def read_weights(config: Fields, shape: ModelShape) -> Weights:
@@ -46,15 +50,16 @@ def read_weights(config: Fields, shape: ModelShape) -> Weights:
     mixed = [experts is not None and _has_experts(text, layer) for layer in range(len(shape.layers))]
     every += (len(mixed) - sum(mixed)) * 3 * hidden * _dense(text)
     one = other = 0.0
-    chosen = routed = 0
+    chosen = routed = count = 0
     each, each_expert = _bytes(text, shape.item_bytes)
     if experts is not None and any(mixed):
         every += sum(mixed) * experts.shared
         chosen, routed = sum(mixed) * experts.chosen * experts.size, sum(mixed) * experts.count * experts.size
-        one, other = experts.chosen / experts.count, routed * each_expert
+        count, one, other = experts.count, experts.chosen / experts.count, routed * each_expert
     always = every * each
     tied = text.get("tie_word_embeddings") is True
-    return Weights(every + chosen, always, other, one, always + other + (0 if tied else hidden * vocab * each))
+    held = always + other + (0 if tied else hidden * vocab * each)
+    return Weights(every + chosen, always, other, one, held, count, routed)
 
 
 def timing_of(shape: ModelShape, config: Fields, device: Timing) -> tuple[Timing, float]:
@@ -78,6 +83,8 @@ def timing_of(shape: ModelShape, config: Fields, device: Timing) -> tuple[Timing
         narrow=tuple(Narrow(of, *cost) for of, cost in costs.items() if not isinstance(of, Full)),
         expert_bytes=weights.expert_bytes,
         expert_share=weights.expert_share,
+        experts=weights.experts,
+        expert_parameters=float(weights.expert_parameters),
     )
     return timing, weights.held_bytes
 

@@ -1,4 +1,4 @@
-"""How long a step takes on given hardware: stated formulas and named presets, no measurement.
+"""How long a step takes on given hardware: stated formulas, no measurement.
 
 With T tokens computed, P (query, key) pairs attended, C context tokens read and B bytes loaded from host:
 
@@ -10,19 +10,50 @@ With T tokens computed, P (query, key) pairs attended, C context tokens read and
               layer i waits for copy i only, so the shorter of the two hides behind the longer but for one layer.
 
 Layers that see only a window or a chunk have pairs and context of their own, bounded by what they see, and add to both
-sums. Of a layer of experts, the share 1 - (1 - chosen / experts) ^ T of its weights is read: so many are chosen by one
-token or another, if each chooses evenly and by itself.
+sums. Of a layer of experts, the share that the step's tokens choose is read. Where nobody says how many those are, it
+is 1 - (1 - chosen / experts) ^ T: so many are chosen by one token or another, if each chooses evenly and by itself.
 
 `flops`, `bandwidth` and `link` are what is reached in practice, not the data sheet; each preset says which share.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from stepwell.abc.runner import Row, StepPlan
 from stepwell.types import Chunked, Full, Need, Window
+
+
+class Clock(Protocol):
+    """Tells what steps take. `experts`: share of the experts that a step reads, where somebody knows it."""
+
+    def step(self, rows: Sequence[Row], load_bytes: float = 0.0, experts: float | None = None) -> float:
+        """Seconds that one step takes."""
+
+    def decode(self, starts: Sequence[int], experts: float | None = None) -> Decoding:
+        """Requests that decode together; `starts`: the position of each one's next token."""
+
+
+class Decoding(ABC):
+    """Decode steps of the same requests, one after the other."""
+
+    @abstractmethod
+    def seconds(self, steps: int) -> float:
+        """Seconds of the first `steps` steps."""
+
+    def until(self, horizon: int, seconds: float) -> int:
+        """The fewest steps, 1 to `horizon`, that take at least `seconds`."""
+        low, high = 1, horizon
+        while low < high:
+            middle = (low + high) // 2
+            if self.seconds(middle) >= seconds:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +91,18 @@ class Timing:
     """Of all experts together: weights of which a step reads what its tokens choose."""
     expert_share: float = 0.0
     """Experts that a token chooses, of all."""
+    experts: int = 0
+    """Of one layer; 0: none, or not known."""
+    expert_parameters: float = 0.0
+    """Of all experts together."""
 
-    def step(self, rows: Sequence[Row], load_bytes: float = 0.0) -> float:
-        """Seconds that one step takes."""
+    def with_experts(self, experts: int, chosen: int) -> Timing:
+        """The same weights divided into so many experts a layer, of which a token chooses `chosen`."""
+        share = chosen / experts
+        active = self.parameters + self.expert_parameters * (share - self.expert_share)
+        return replace(self, experts=experts, expert_share=share, parameters=active)
+
+    def step(self, rows: Sequence[Row], load_bytes: float = 0.0, experts: float | None = None) -> float:
         tokens = pairs = context = 0
         for row in rows:
             count, end = row.count, row.start + row.count
@@ -74,36 +114,38 @@ class Timing:
             pairs, context = _attended(part.need, rows)
             arithmetic += part.pair_flops * pairs
             read += part.kv_bytes * context
-        busy = self.busy(tokens, arithmetic, read)
-        if not load_bytes:
-            return busy
-        load = load_bytes / self.link
-        return load / self.layers + max(busy, load) * (self.layers - 1) / self.layers + busy / self.layers
+        busy = self.busy(tokens, arithmetic, read, experts)
+        return beside(busy, load_bytes / self.link, self.layers) if load_bytes else busy
 
-    def decode(self, starts: Sequence[int]) -> Decoding:
-        """Requests that decode together; `starts`: the position of each one's next token."""
-        return Decoding(self, starts)
+    def decode(self, starts: Sequence[int], experts: float | None = None) -> Decoding:
+        return _Counted(self, starts, experts)
 
-    def busy(self, tokens: float, arithmetic: float, read: float) -> float:
+    def busy(self, tokens: float, arithmetic: float, read: float, experts: float | None = None) -> float:
         """Seconds without loads: `arithmetic` operations of attention, `read` bytes of K and V."""
         compute = (2 * self.parameters * tokens + arithmetic) / self.flops
         weights = self.weight_bytes
         if self.expert_bytes:
-            weights += self.expert_bytes * (1 - (1 - self.expert_share) ** tokens)
+            share = 1 - (1 - self.expert_share) ** tokens if experts is None else experts
+            weights += self.expert_bytes * share
         return self.overhead + max(compute, (weights + read) / self.bandwidth)
 
 
-class Decoding:
-    """Decode steps of the same requests, one after the other; each is counted as the one in the middle."""
+def beside(busy: float, load: float, layers: int) -> float:
+    """Seconds of a step whose copies from host run layer by layer beside what it computes."""
+    return load / layers + max(busy, load) * (layers - 1) / layers + busy / layers
 
-    def __init__(self, timing: Timing, starts: Sequence[int]) -> None:
+
+class _Counted(Decoding):
+    """Each step is counted as the one in the middle."""
+
+    def __init__(self, timing: Timing, starts: Sequence[int], experts: float | None) -> None:
         self._timing = timing
+        self._experts = experts
         self._rows = len(starts)
         self._context = sum(starts) + self._rows
         self._narrow = [(part, *_steady(part.need, starts)) for part in timing.narrow]
 
     def seconds(self, steps: int) -> float:
-        """Seconds of the first `steps` steps."""
         timing, rows = self._timing, self._rows
         middle = self._context + rows * (steps - 1) / 2
         arithmetic, read = timing.pair_flops * middle, timing.kv_bytes * middle
@@ -111,18 +153,7 @@ class Decoding:
             seen = steady + sum([pairs(part.need, at + steps) - pairs(part.need, at) for at in moving]) / steps
             arithmetic += part.pair_flops * seen
             read += part.kv_bytes * seen
-        return steps * timing.busy(rows, arithmetic, read)
-
-    def until(self, horizon: int, seconds: float) -> int:
-        """The fewest steps, 1 to `horizon`, that take at least `seconds`."""
-        low, high = 1, horizon
-        while low < high:
-            middle = (low + high) // 2
-            if self.seconds(middle) >= seconds:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return steps * timing.busy(rows, arithmetic, read, self._experts)
 
 
 def pairs(need: Need, tokens: int) -> int:
@@ -178,50 +209,15 @@ class Machine:
     `page_bytes`: bytes of a page, by group.
     """
 
-    def __init__(self, timing: Timing, page_bytes: Sequence[int]) -> None:
+    def __init__(self, timing: Clock, page_bytes: Sequence[int]) -> None:
         self.timing = timing
         self._page_bytes = tuple(page_bytes)
 
-    def run(self, plan: StepPlan, until: float | None = None) -> tuple[int, float]:
+    def run(self, plan: StepPlan, until: float | None = None, experts: float | None = None) -> tuple[int, float]:
         """Decode steps done and seconds taken; a horizon ends with the step in which `until` seconds have passed."""
         if plan.horizon == 1:
             loaded = sum(len(copy.device) * self._page_bytes[copy.group] for copy in plan.loads)
-            return 1, self.timing.step(plan.rows, loaded)
-        decoding = self.timing.decode([row.start for row in plan.rows])
+            return 1, self.timing.step(plan.rows, loaded, experts)
+        decoding = self.timing.decode([row.start for row in plan.rows], experts)
         steps = plan.horizon if until is None else decoding.until(plan.horizon, until)
         return steps, decoding.seconds(steps)
-
-
-def _llama8b(*, flops: float, bandwidth: float, link: float, overhead: float) -> Timing:
-    """Llama 3.1 8B in bfloat16: 32 layers, 32 heads and 8 KV heads of 128."""
-    return Timing(
-        parameters=7.5e9,
-        weight_bytes=15.0e9,
-        kv_bytes=32 * 2 * 8 * 128 * 2,
-        pair_flops=4 * 32 * 32 * 128,
-        layers=32,
-        flops=flops,
-        bandwidth=bandwidth,
-        link=link,
-        overhead=overhead,
-    )
-
-
-PRESETS: dict[str, Timing] = {
-    # 989 TFLOP/s dense bf16 at 60%, 4.8 TB/s at 75%, PCIe 5 x16 at 80% of 63 GB/s
-    "h200-llama8b": _llama8b(flops=593e12, bandwidth=3.6e12, link=50e9, overhead=5e-4),
-    # 70 TFLOP/s dense bf16 at 60%, 600 GB/s at 75%, PCIe 4 x16 at 76% of 31.5 GB/s
-    "a10g-llama8b": _llama8b(flops=42e12, bandwidth=450e9, link=24e9, overhead=5e-4),
-    # SmolLM2-135M in float32 on two server cores: 100 GFLOP/s, 15 GB/s; "link" is a copy in memory
-    "cpu-smollm2": Timing(
-        parameters=1.345e8,
-        weight_bytes=5.4e8,
-        kv_bytes=30 * 2 * 3 * 64 * 4,
-        pair_flops=4 * 30 * 9 * 64,
-        layers=30,
-        flops=100e9,
-        bandwidth=15e9,
-        link=5e9,
-        overhead=2e-3,
-    ),
-}
