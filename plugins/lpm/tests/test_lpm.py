@@ -27,10 +27,15 @@ class TestArrivalOrder(ScheduleKit):
         return Lpm(LpmConfig(max_passes=0), context)
 
 
+class TestInUnitsAndAging(ScheduleKit):
+    @pytest.fixture
+    def policy(self, context):
+        return Lpm(LpmConfig(granularity=128, wait_tokens=2.5), context)
+
+
 @pytest.fixture
 def lpm(context) -> SchedulePolicy:
-    (offer,) = stepwell_schedulers()
-    assert offer.name == "lpm"
+    offer = next(offer for offer in stepwell_schedulers() if offer.name == "lpm")
     return offer.make(offer.config(), context)
 
 
@@ -52,6 +57,17 @@ def test_priority_goes_before_what_is_cached(lpm):
     assert order(lpm, waiting, [0, 64, 0, 512]) == [2, 1, 0, 3]
 
 
+def test_less_than_a_unit_more_does_not_reorder(context):
+    policy = Lpm(LpmConfig(granularity=64), context)
+    assert order(policy, queue(5), [0, 63, 64, 127, 128]) == [4, 2, 3, 0, 1]
+
+
+def test_a_second_of_waiting_is_worth_tokens(context):
+    policy = Lpm(LpmConfig(wait_tokens=10.0), context)
+    waiting = [KitRequest(at, rid=f"r{at}", arrival=float(at)) for at in range(4)]
+    assert order(policy, waiting, [0, 9, 19, 31]) == [3, 0, 1, 2]
+
+
 def test_a_long_queue_is_ordered_like_a_short_one(lpm):
     """There is no number of waiting requests from which on it gives up."""
     dice = random.Random(1)
@@ -62,29 +78,8 @@ def test_a_long_queue_is_ordered_like_a_short_one(lpm):
 
 def test_each_request_is_probed_once_an_order(lpm):
     view = KitView()
-    lpm.order(queue(300), view)
+    list(lpm.order(queue(300), view))
     assert view.asked == 300
-
-
-def test_nothing_is_asked_while_nothing_changes(lpm):
-    waiting = queue(300)
-    view = KitView({request.rid: request.order % 7 for request in waiting})
-    first = lpm.order(waiting, view)
-    again = lpm.order(list(waiting), view)
-    assert list(again) == list(first)
-    assert view.asked == 300
-
-
-def test_a_new_request_or_a_changed_cache_is_noticed(lpm):
-    waiting = queue(3)
-    hits = {"r0": 0, "r1": 16, "r2": 32}
-    view = KitView(hits)
-    assert [request.order for request in lpm.order(waiting, view)] == [2, 1, 0]
-    hits["late"] = 24
-    waiting.append(KitRequest(3, rid="late"))
-    assert [request.order for request in lpm.order(waiting, view)] == [2, 3, 1, 0]
-    assert [request.order for request in lpm.order(waiting[1:], view)] == [2, 3, 1]
-    assert [request.order for request in lpm.order(waiting, KitView({**hits, "r0": 512}))] == [0, 2, 3, 1]
 
 
 def steps_until_cold_runs(policy, arrivals=500):
@@ -95,7 +90,7 @@ def steps_until_cold_runs(policy, arrivals=500):
         waiting.append(KitRequest(step, rid=f"warm-{step}"))
         hits[f"warm-{step}"] = 100
         overdue = step > policy.max_passes
-        first = waiting[0] if overdue else policy.order(waiting, KitView(hits))[0]
+        first = waiting[0] if overdue else next(iter(policy.order(waiting, KitView(hits))))
         if first.rid == "cold":
             return step
         waiting.remove(first)
@@ -112,6 +107,29 @@ def test_b120_by_default_there_is_a_bound(lpm):
     assert steps_until_cold_runs(lpm) == 65
 
 
-def test_a_negative_bound_is_refused():
-    with pytest.raises(ValueError, match="max_passes: -1"):
-        LpmConfig(max_passes=-1)
+def test_b120_five_tokens_a_second_outweigh_a_hundred_after_twenty(context):
+    policy = Lpm(LpmConfig(wait_tokens=5.0, max_passes=10_000), context)
+    waiting = [KitRequest(0, rid="cold")]
+    hits = {"cold": 0}
+    for step in range(1, 22):
+        hits[f"warm-{step}"] = 100
+        waiting.append(KitRequest(step, rid=f"warm-{step}", arrival=float(step)))
+        first = next(iter(policy.order(waiting, KitView(hits, now=float(step)))))
+        if first.rid == "cold":
+            break
+        waiting.remove(first)
+    assert step == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_passes": -1}, "max_passes: -1 is less than 0"),
+        ({"granularity": 0}, "granularity: 0 is less than 1"),
+        ({"wait_tokens": -0.5}, "wait_tokens: -0.5 is less than 0"),
+        ({"wait_tokens": float("nan")}, "wait_tokens: nan is no number"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        LpmConfig(**settings)
