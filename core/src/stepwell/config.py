@@ -141,6 +141,13 @@ class Config:
         """An error about one setting, with its origin: `section.key (origin): why`."""
         return ConfigError(f"{self._place(section, (key,))}: {why}")
 
+    def narrow(self, section: str, known: Iterable[str]) -> set[str]:
+        """Forget what a section says beyond its `use` and these names: settings of other offers. Returns the names."""
+        strange = {at[1] for at in self._settings if at[0] == section} - {"use", *known}
+        for at in [at for at in self._settings if at[0] == section and at[1] in strange]:
+            del self._settings[at]
+        return strange
+
     def bind(self, section: str, cls: type[T]) -> T:
         """The section as a frozen dataclass; ConfigError for a key it does not know or a value it cannot take."""
         value = self._build(section, (), cls, {})

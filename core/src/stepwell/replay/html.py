@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stepwell.replay.compare import Outcome
 from stepwell.replay.result import Result
 
 COLOURS = {"device": "#2f6f4f", "host": "#7fb069", "storage": "#e6aa68", "computed": "#c8c8c8"}
@@ -143,3 +144,8 @@ def _floor_decade(series: Mapping[str, Sequence[float]]) -> float:
 def _ceil_decade(series: Mapping[str, Sequence[float]]) -> float:
     most = max((float(np.max(values)) for values in series.values()), default=1.0)
     return float(10 ** np.ceil(np.log10(max(most, 1e-3) * 1.0001)))
+
+
+def compared_page(title: str, outcomes: Sequence[Outcome], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """The page of a comparison."""
+    return page(title, {combination.name: result for combination, result in outcomes}, rows)
