@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,8 @@ import msgspec
 import numpy as np
 
 from stepwell.errors import ConfigError
-from stepwell.types import TOKEN_BYTES
+from stepwell.replay.texts import Texts, Tokenised, packed
+from stepwell.types import Ids
 
 MOONCAKE_BLOCK = 512
 """Tokens a hash id stands for in Mooncake's files, which do not say it."""
@@ -30,7 +32,7 @@ class Arrival:
     """Seconds since the first request."""
     input_length: int
     output_length: int
-    ids: np.ndarray[tuple[int], np.dtype[np.int32]]
+    ids: Ids
     """One id a block, the last block may be partial."""
     block: int
     """Tokens a block."""
@@ -78,16 +80,36 @@ class _TextLine(_Line, kw_only=True):
 Line = TypeVar("Line", _MooncakeLine, _TextLine)
 
 
-def load(path: Path, *, block: int = MOONCAKE_BLOCK, limit: int | None = None, speed: float = 1.0) -> list[Arrival]:
+Progress = Callable[[int, int], None]
+
+
+def load(
+    path: Path,
+    *,
+    block: int = MOONCAKE_BLOCK,
+    limit: int | None = None,
+    speed: float = 1.0,
+    encode: Callable[[str], bytes] | None = None,
+    progress: Progress | None = None,
+) -> list[Arrival]:
     """Read a trace, plain or gzipped, in order of arrival; `speed`: arrivals so many times as fast.
 
+    `encode` makes the tokens of a text trace, which takes a while: `progress(done, of)` hears how far it is.
     ConfigError names the file, the line and what is wrong.
     """
-    lines = list(_lines(path))
+    lines = list(_lines(path))[:limit]
     if not lines:
         raise ConfigError(f"{path}: the trace holds no request")
-    parse = _mooncake if b'"hash_ids"' in lines[0][1] else _text
-    arrivals = [parse(path, number, raw, block) for number, raw in lines[:limit]]
+    parse = partial(_mooncake, block=block)
+    if b'"hash_ids"' not in lines[0][1]:
+        parse = partial(_text, texts=Tokenised(encode) if encode else packed)
+    elif encode:
+        raise ConfigError(f"{path}: a tokenizer is for traces of text, and this one has block ids; leave it out")
+    arrivals = []
+    for number, raw in lines:
+        arrivals.append(parse(path, number, raw))
+        if progress:
+            progress(len(arrivals), len(lines))
     start = min(arrival.at for arrival in arrivals)
     moved = [replace(arrival, at=(arrival.at - start) / speed) for arrival in arrivals]
     return sorted(moved, key=lambda arrival: arrival.at)
@@ -116,19 +138,24 @@ def _mooncake(path: Path, number: int, raw: bytes, block: int) -> Arrival:
         )
     if min(ids) < 0 or max(ids) >= FIRST_OUTPUT_TOKEN:
         raise ConfigError(f"{path}, line {number}: a hash id is outside 0 to {FIRST_OUTPUT_TOKEN - 1}")
-    return Arrival(
-        line.timestamp / 1e3, line.input_length, max(1, line.output_length), np.array(ids, dtype=np.int32), block
-    )
+    output = max(1, line.output_length)
+    return _arrival(line, line.timestamp / 1e3, line.input_length, output, np.array(ids, dtype=np.int32), block)
 
 
-def _text(path: Path, number: int, raw: bytes, block: int) -> Arrival:
-    """Four bytes of UTF-8 are one token: close to what tokenizers reach, and equal prefixes stay equal."""
+def _text(path: Path, number: int, raw: bytes, texts: Texts) -> Arrival:
     line = _decode(path, number, raw, _TextLine)
-    data = line.input.encode()
-    data += b"\0" * (-len(data) % TOKEN_BYTES)
-    ids = np.frombuffer(data or b"\0" * TOKEN_BYTES, dtype=np.int32)
-    outputs = max(1, -(-len(line.output.encode()) // TOKEN_BYTES))
-    return Arrival(line.timestamp / 1e6, len(ids), outputs, ids, 1)
+    try:
+        ids, said = texts(line.input, line.output)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}: {error}") from error
+    answer = tuple(said.tolist()) or None
+    return _arrival(line, line.timestamp / 1e6, len(ids), max(1, len(said)), ids, 1, answer)
+
+
+def _arrival(
+    line: _Line, at: float, length: int, output: int, ids: Ids, block: int, answer: tuple[int, ...] | None = None
+) -> Arrival:
+    return Arrival(at, length, output, ids, block, answer, line.routing_key, line.tenant, line.priority)
 
 
 def _decode(path: Path, number: int, raw: bytes, kind: type[Line]) -> Line:
