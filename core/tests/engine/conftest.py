@@ -127,6 +127,7 @@ class World:
         policy: SchedulePolicy | None = None,
         prefetch: PrefetchPolicy | None = None,
         write: WritePolicy | None = None,
+        retain: RetentionPolicy | None = None,
         storage: dict[PageKey, bytes] | None = None,
         fetch_turns: int = 2,
         flaky: float = 0.0,
@@ -146,7 +147,7 @@ class World:
             CacheShape(groups, page, pages, hosts),
             evict=lambda tier, group: Oldest(),
             write=write or Through(),
-            retain=TheEnd(),
+            retain=retain or TheEnd(),
             storage=storage is not None,
         )
         self.runner = runner(self.sim)
