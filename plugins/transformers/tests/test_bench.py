@@ -7,7 +7,8 @@ import torch
 from click.testing import CliRunner
 
 from stepwell.cli import root
-from stepwell_transformers.bench.options import Point, Several, Tokens
+from stepwell_transformers.bench.meter import MIB, metered
+from stepwell_transformers.bench.options import Limit, Point, Several, Tokens
 
 
 def bench(*args):
@@ -65,6 +66,30 @@ def test_hits_come_from_host_memory(model):
         assert row["ratio"] == pytest.approx(row["compute_ms"] / row["hit_ms"], abs=0.01)
 
 
+def test_a_burst_takes_memory_by_the_limit_and_not_by_its_size():
+    args = ("--tokens", "256", "--prompts", "4", "--prompts", "12", "--limit", "64", "--limit", "off")
+    done = bench("burst", *args, "--model", "random/tiny", "--device", "cpu", "--json")
+    assert done.exit_code == 0, done.output
+    rows = {(row["limit"], row["prompts"]): row for row in json.loads(done.stdout)["rows"]}
+    few, many, whole = rows[64, 4]["peak_mib"], rows[64, 12]["peak_mib"], rows["off", 12]["peak_mib"]
+    assert whole > 4
+    assert many < whole / 3
+    assert many < 2 * few + 0.5
+    for row in rows.values():
+        assert 0 < row["first_ms"] <= row["mean_ms"] <= row["last_ms"]
+    assert rows[64, 12]["first_ms"] < rows[64, 12]["last_ms"] / 4
+
+
+def test_a_peak_is_what_was_there_at_once():
+    with metered(torch.device("cpu")) as meter:
+        for size in (8, 32):
+            meter.begin()
+            for _ in range(3):
+                torch.ones(size * MIB // 4)
+            assert size - 1 <= meter.peak() / MIB < size + 4
+            assert meter.held > 0
+
+
 def test_a_table_for_people():
     done = bench("prefill", "--device", "cpu", "--tokens", "32")
     assert done.exit_code == 0, done.output
@@ -73,7 +98,7 @@ def test_a_table_for_people():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("name", ["decode", "prefill", "overlap", "hit"])
+@pytest.mark.parametrize("name", ["burst", "decode", "prefill", "overlap", "hit"])
 def test_without_a_device_there_is_one_sentence(name):
     done = bench(name)
     assert done.exit_code == 2
@@ -97,6 +122,7 @@ def test_what_is_too_long_for_the_model_is_left_out():
 def test_arguments():
     assert Tokens().convert("8k", None, None) == Tokens().convert("8,192", None, None) == 8192
     assert Point().convert("64x2k", None, None) == (64, 2048)
+    assert [Limit().convert(text, None, None) for text in ("off", "2k", "64")] == [0, 2048, 64]
     assert Several("a", "b").convert("a, b", None, None) == ("a", "b")
     for wrong in (["--point", "8"], ["--point", "0x2k"], ["--point", "axb"], ["--fuse", "all"]):
         assert bench("decode", *wrong).exit_code == 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from stepwell_transformers.bench.options import Point, Several, Tokens, bench_options, setup
+from stepwell_transformers.bench.options import Limit, Point, Several, Tokens, bench_options, setup
 
 
 @click.command()
@@ -143,3 +143,38 @@ def hit(
 
     what = setup(model, device, page_size, rounds, sets)
     bench.run(what, lengths or (bench.SMALL if what.small else bench.LENGTHS), suffix, as_json)
+
+
+@click.command()
+@bench_options
+@click.option(
+    "--limit", "limits", type=Limit(), multiple=True, help="engine.max_prefill_tokens, or off; may be repeated."
+)
+@click.option("--prompts", type=click.IntRange(1), multiple=True, help="That come at once; may be repeated.")
+@click.option("--tokens", type=Tokens(), default=None, help="Of each prompt.  [default: 4k]")
+def burst(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    limits: Sequence[int],
+    prompts: Sequence[int],
+    tokens: int | None,
+) -> None:
+    """Measure the working memory of a burst of prompts at several limits of a step's tokens, through the engine.
+
+    It should follow engine.max_prefill_tokens, not the burst. Off: one step computes all of it.
+    """
+    from stepwell_transformers.bench import burst as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    small = what.small
+    bench.run(
+        what,
+        limits or (bench.SMALL_LIMITS if small else bench.LIMITS),
+        prompts or (bench.SMALL_PROMPTS if small else bench.PROMPTS),
+        tokens or (bench.SMALL_TOKENS if small else bench.TOKENS),
+        as_json,
+    )

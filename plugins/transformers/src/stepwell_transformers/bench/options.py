@@ -91,6 +91,15 @@ class Tokens(click.ParamType):
         return count
 
 
+class Limit(Tokens):
+    """A number of tokens, or `off`, which is 0."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return 0 if value in ("off", 0) else super().convert(value, param, ctx)
+
+
 class Point(click.ParamType):
     """Rows and the tokens before each: 8x2k."""
 
