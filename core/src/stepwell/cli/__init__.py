@@ -15,6 +15,7 @@ COMMANDS = {
     "run": Lazy("stepwell.cli.talk:run", "Answer one prompt."),
     "chat": Lazy("stepwell.cli.talk:chat", "Talk to a model."),
     "replay": Lazy("stepwell.cli.replay:command", "Run a trace through the cache with a virtual clock."),
+    "trace": Lazy("stepwell.cli.trace:trace", "Write traces to replay."),
     "plan": Lazy("stepwell.cli.plan:command", "Say what windows save for a model, and how to size its pools."),
     "bench": Lazy("stepwell.cli.bench:bench", "Measure parts of the cache."),
     "storage": Lazy("stepwell.cli.storage:storage", "Look after the pages that a storage holds."),
