@@ -55,13 +55,17 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     """Texts that end the answer; they are not part of it."""
     priority: int
+    """Larger is more urgent; 64 bits."""
     salt: str | None
     """Requests of different salts share no cached page."""
     store: bool
     """Whether its pages are kept for others."""
     ttl: float | None
     """Seconds for which its pages are kept if nobody else uses them."""
-    routing_key: str | None
+    routing_key: str | Sequence[str] | None
+    """For schedule policies that group requests; of several prompts each may have its own, in a list."""
+    tenant: str | None
+    """Whose it is, for schedule policies that share fairly and for counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,8 @@ class Engine:
         prompts = _many(prompt)
         if prompts is None:
             return self._finish(self.stream(prompt, **options))  # type: ignore[arg-type]
-        streams = [self.stream(one, **options) for one in prompts]
+        given = _apart(options, len(prompts))
+        streams = [self.stream(one, **own) for one, own in zip(prompts, given, strict=True)]
         try:
             return [self._finish(stream) for stream in streams]
         finally:
@@ -286,6 +291,7 @@ class Engine:
 
     def _ask(self, prompt: Prompt, options: Options) -> _Asked:
         _check_kinds(options)
+        key = options.get("routing_key")
         tokens = self._tokens(prompt)
         space = namespace({**self.hello.namespace, "salt": options.get("salt")})
         request = Request(
@@ -297,7 +303,8 @@ class Engine:
             priority=options.get("priority", 0),
             store=options.get("store", True),
             ttl=options.get("ttl"),
-            routing_key=options.get("routing_key"),
+            routing_key=None if key is None else str(key),
+            tenant=options.get("tenant"),
         )
         return _Asked(request, _stops(options.get("stop", ())))
 
@@ -343,8 +350,11 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "ttl": (int, float, NoneType),
     "priority": (int,),
     "routing_key": (str, NoneType),
+    "tenant": (str, NoneType),
 }
 """What options that steer the engine may be."""
+NAME_CHARS = 512
+"""Of a routing key or a tenant."""
 
 
 def _check_kinds(options: Options) -> None:
@@ -352,6 +362,25 @@ def _check_kinds(options: Options) -> None:
         if name in KINDS and not isinstance(value, KINDS[name]):
             kinds = " or ".join("None" if kind is NoneType else kind.__name__ for kind in KINDS[name])
             raise ValueError(f"{name}: {value!r} is no {kinds}")
+    for name in ("routing_key", "tenant"):
+        _check_name(name, options.get(name))
+    if not -(2**63) <= options.get("priority", 0) < 2**63:
+        raise ValueError("priority: must fit into 64 bits")
+
+
+def _check_name(option: str, value: object) -> None:
+    if isinstance(value, str) and not 1 <= len(value) <= NAME_CHARS:
+        raise ValueError(f"{option}: has {len(value)} characters; have 1 to {NAME_CHARS}, or leave it out")
+
+
+def _apart(options: Options, prompts: int) -> list[Options]:
+    """The options of each of several prompts, which may have routing keys of their own."""
+    keys = options.get("routing_key")
+    if keys is None or isinstance(keys, str) or not isinstance(keys, Sequence):
+        return [options] * prompts
+    if len(keys) != prompts:
+        raise ValueError(f"routing_key: {len(keys)} keys for {prompts} prompts")
+    return [{**options, "routing_key": key} for key in keys]
 
 
 def _stops(stop: object) -> tuple[str, ...]:

@@ -96,6 +96,8 @@ class Counters:
     bytes_saved: int = 0
     bytes_stored: int = 0
     bytes_fetched: int = 0
+    passes_worst: int = 0
+    """Times that later requests were admitted before the one that this befell most; not a sum."""
     policy_faults: int = 0
     last_fault: str = field(default="", metadata=APART)
     causes: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0), metadata=APART)
@@ -125,6 +127,7 @@ class Counters:
     def admitted(self, job: Job, now: float) -> None:
         """A request got its pages, for the first time or again."""
         self.admissions += 1
+        self.passes_worst = max(self.passes_worst, job.passes)
         waited = None
         if job.started is None:
             job.started = now
