@@ -376,8 +376,8 @@ class Cache:
         root = self._index.roots.get(namespace)
         if root is None:
             return []
-        _, node, _, inside = self._index.walk(root, computed)
-        return self._tiering.rescue(self._index.path(inside or node, root), len(computed) // self._geometry.step)
+        _, node, at, inside = self._index.walk(root, computed)
+        return self._tiering.rescue(self._index.path(inside or node, root), at // self._geometry.step)
 
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         """A save ended; pages that came become visible on host, and the write policy is asked about the store."""
