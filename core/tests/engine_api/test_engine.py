@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import stepwell
-from stepwell.api import Completion, Engine, RequestFailed
+from stepwell.api import Completion, Engine, Options, RequestFailed
 from stepwell.builtin.sim import SimConfig, answer
+from stepwell.engine.local import LocalEngine
+from stepwell.engine.messages import Output
 from stepwell.errors import ConfigError, StepwellError
+from stepwell.schedule.request import Request
 from stepwell.types import Sampling
 
 SMALL = {"cache.page_size": 4, "cache.device_pages": 64, "runner.eos_every": 0}
@@ -247,7 +250,64 @@ def test_engine_is_imported_only_when_asked_for() -> None:
         _ = stepwell.Engin
 
 
-@pytest.mark.parametrize("option", [{"salt": 5}, {"store": "no"}, {"ttl": "1"}, {"priority": None}, {"routing_key": 5}])
+def test_b132_what_places_a_request_reaches_the_engine_from_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Request] = []
+    submit = LocalEngine.submit
+
+    def spy(self: LocalEngine, request: Request, take: Callable[[Output], object]) -> None:
+        seen.append(request)
+        submit(self, request, take)
+
+    monkeypatch.setattr(LocalEngine, "submit", spy)
+    options: Options = {"routing_key": "k", "tenant": "t", "priority": -7, "max_tokens": 1}
+    with stepwell.Engine(SMALL, runner="sim") as engine:
+        engine.generate(TEXT, **options)
+        engine.generate([TEXT, TEXT], **options)
+        engine.chat([{"role": "user", "content": TEXT}], **options)
+        list(engine.stream(TEXT, **options))
+        asyncio.run(engine.agenerate(TEXT, **options))
+        assert [(one.routing_key, one.tenant, one.priority) for one in seen] == [("k", "t", -7)] * 6
+        seen.clear()
+        engine.generate(["a", "b", "c"], max_tokens=1, routing_key=["x", "y", "x"], tenant="t")
+        assert [(one.tokens[0:1], one.routing_key, one.tenant) for one in seen] == [
+            (b"a", "x", "t"),
+            (b"b", "y", "t"),
+            (b"c", "x", "t"),
+        ]
+        with pytest.raises(ValueError, match="2 keys for 3 prompts"):
+            engine.generate(["a", "b", "c"], routing_key=["x", "y"])
+
+
+def test_stats_say_what_keys_and_tenants_had() -> None:
+    with stepwell.Engine({**SMALL, "engine.count_by": ["routing_key", "tenant"]}, runner="sim") as engine:
+        engine.generate(["a", "bb"], max_tokens=4, routing_key=["x", "y"], tenant="t")
+        engine.generate("c", max_tokens=4)
+        stats = engine.stats()
+    queue = stats["queue_seconds"]
+    assert queue["count"] == sum(queue["up_to"].values()) == stats["admissions"] == 3
+    assert 0 <= queue["sum"] < 60
+    assert {name: row["prompt_tokens"] for name, row in stats["by"]["routing_key"].items()} == {"x": 1, "y": 2}
+    row = stats["by"]["tenant"]["t"]
+    assert (row["requests"], row["admissions"], row["generated_tokens"]) == (2, 2, 8)
+    assert (row["waiting"], row["running"]) == (0, 0)
+    assert stats["last_fault"] == ""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"salt": 5},
+        {"store": "no"},
+        {"ttl": "1"},
+        {"priority": None},
+        {"priority": 2**63},
+        {"routing_key": 5},
+        {"routing_key": ""},
+        {"routing_key": ["a"]},
+        {"tenant": 5},
+        {"tenant": "t" * 513},
+    ],
+)
 def test_an_option_of_another_kind_is_a_sentence(option):
     with stepwell.Engine(runner="sim", cache={"device_pages": 16}) as engine:
         (name,) = option
