@@ -37,10 +37,10 @@ class Chunking(Kit):
 
     @pytest.mark.parametrize("length", [300, 2000])
     def test_the_oldest_prompt_ends_however_many_short_ones_come(self, policy: SchedulePolicy, length: int) -> None:
-        """Four share each step, and a short one comes for each that ends; an equal share would take 4 times as long."""
+        """Four short ones could use up each step, and one comes for each that ends; an equal share takes five times."""
         budget, dice = 256, random.Random(length)
-        prompts = [replace(prompt, unplanned=length if not at else 64) for at, prompt in enumerate(_prompts(dice, 4))]
-        oldest, bound = prompts[0].order, 4 * (4 * length // budget + 4)
+        prompts = [replace(prompt, unplanned=length if not at else 64) for at, prompt in enumerate(_prompts(dice, 5))]
+        oldest, bound = prompts[0].order, 4 * (5 * length // budget + 4)
         for step in range(bound):
             shares = _handed_out(policy.chunks(prompts, budget, KitView(running=prompts)), prompts, budget)
             left = [

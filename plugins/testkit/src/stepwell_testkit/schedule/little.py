@@ -47,7 +47,6 @@ class LittleCore:
     hits: dict[str, int] = field(default_factory=dict)
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
-    finished: list[Job] = field(default_factory=list)
     now: float = 0.0
     asked: bool = False
     """Somebody has been asked to give way in this pass."""
@@ -161,8 +160,6 @@ class LittleCore:
 
     def _decode(self) -> None:
         for job in [job for job in self.running if not job.unplanned]:
-            if job not in self.running:
-                continue
             while job in self.running and _pages(job) > job.pages + self.free:
                 self._retract()
             if job in self.running:
@@ -170,7 +167,6 @@ class LittleCore:
                 job.generated += 1
                 if job.generated >= job.max_new:
                     self.running.remove(job)
-                    self.finished.append(job)
 
     def _retract(self) -> None:
         able = [one for one in self.running if one.retractions < MAX_RETRACTIONS] or list(self.running)

@@ -46,12 +46,12 @@ class Ranked(Kit):
         """Core asks again only when the request comes back to the queue or what is cached of it has changed."""
         dice = random.Random(seed)
         waiting, view = queue_of(dice, 30)
+        fresh = copy.deepcopy(ranked)
         for request in waiting:
             first = ranked.place(request, view)
             assert ranked.place(request, view) == first, "asked twice, it says another place"
             other = Elsewhere(view, dice)
             assert ranked.place(request, other) == first, "time, who runs or what is expected makes another place"
-        fresh = copy.deepcopy(ranked)
         list(ranked.order(waiting, view))
         for request in reversed(waiting):
             assert ranked.place(request, view) == fresh.place(request, view), "it matters who has been placed before"
@@ -124,7 +124,7 @@ class Keeper:
 
     def change(self, dice: random.Random, turn: int) -> None:
         """Something happens."""
-        match dice.randrange(8):
+        match dice.randrange(10):
             case 0 | 1 | 2:
                 self._join(request_of(dice, self._count, turn))
                 self._count += 1
@@ -136,13 +136,22 @@ class Keeper:
                 back = self._left.pop(dice.randrange(len(self._left)))
                 self._join(replace(back, length=back.length + 16, retractions=1))  # type: ignore[type-var]
             case 6:
-                self.view = replace(self.view, hits=hits_of(dice, self.waiting), now=float(turn))
-                if self.policy.probes:
-                    for request in self.waiting:
-                        self._groups.put(request, *self.policy.place(request, self.view))
+                self._look_again(replace(self.view, hits=hits_of(dice, self.waiting), tree={}))
+            case 7:
+                few = dice.sample(self.waiting, min(3, len(self.waiting)))
+                self._look_again(replace(self.view, hits={**self.view.hits, **hits_of(dice, few)}))
+            case 8 if self.view.tree:
+                self._look_again(self.view.cut(dice.choice(list(self.view.tree.values()))))
             case _:
                 self.view.now = float(turn)
                 self.view.running = batch_of(dice, dice.randrange(6))
+
+    def _look_again(self, view: KitView) -> None:
+        """The cache is another now: who is answered something else about itself gets another place."""
+        before, self.view = self.view, view
+        for request in self.waiting if self.policy.probes else ():
+            if _answers(before, request) != _answers(view, request):
+                self._groups.put(request, *self.policy.place(request, view))
 
     def _join(self, request: WaitingView) -> None:
         self.waiting.append(request)
@@ -212,6 +221,10 @@ class Elsewhere:
     def expected(self, request: WaitingView) -> float:
         """More than at home."""
         return self._view.expected(request) + self._more
+
+
+def _answers(view: KitView, request: WaitingView) -> tuple[int, Prefix | None]:
+    return view.cached(request), view.prefix(request)
 
 
 def _orders(requests: Iterable[WaitingView]) -> list[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from stepwell import Prefix, RunningView, WaitingView
+from stepwell import RunningView, WaitingView
 
 SHORTEST_PREFIX = 16
 """Tokens of the tree's shortest prefixes; each that goes on from another has twice as many, but for the last."""
@@ -39,12 +39,13 @@ class KitRunning(KitRequest):
     unplanned: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class KitPrefix:
     """A cached prefix (a `stepwell.Prefix`)."""
 
     tokens: int
-    parent: Prefix | None
+    parent: KitPrefix | None
+    """As in core's tree, another one once a prefix between the two is told apart (`KitView.cut`)."""
 
 
 @dataclass
@@ -61,9 +62,10 @@ class KitView:
     part where their numbers do, read in binary from the end."""
     expects: Mapping[str, float] = field(default_factory=dict)
     """Tokens yet to come by request id. Unsaid, all that it may still generate."""
+    tree: dict[tuple[int, int], KitPrefix] = field(default_factory=dict, repr=False)
+    """Prefixes known so far, by tokens and branch. Given on to a later view where the tree is still the same."""
     version: int = field(default_factory=count().__next__, init=False)
     """Each view is of a cache that has changed since."""
-    _nodes: dict[tuple[int, int], KitPrefix] = field(default_factory=dict, init=False, repr=False)
 
     def cached(self, request: WaitingView) -> int:
         """Tokens of the request's prompt that device or host hold."""
@@ -80,12 +82,18 @@ class KitView:
         """Tokens that it will probably generate yet."""
         return self.expects.get(request.rid, max(0, request.max_new - getattr(request, "generated", 0)))
 
+    def cut(self, prefix: KitPrefix) -> KitView:
+        """A later view, in which this prefix goes on from a new one: nobody's answers change, only its parent does."""
+        above = prefix.parent.tokens if prefix.parent else 0
+        prefix.parent = KitPrefix((above + prefix.tokens) // 2, prefix.parent)
+        return replace(self)
+
     def _node(self, tokens: int, branch: int) -> KitPrefix:
         """The prefix of so many tokens on the way to a branch."""
         above = 1 << (tokens - 1).bit_length() >> 1
         forks = max(0, (tokens - 1).bit_length() - SHORTEST_PREFIX.bit_length() + 2)
         at = tokens, branch % min(BRANCHES, 1 << forks)
-        if at not in self._nodes:
+        if at not in self.tree:
             parent = self._node(above, branch) if above >= SHORTEST_PREFIX else None
-            self._nodes[at] = KitPrefix(tokens, parent)
-        return self._nodes[at]
+            self.tree[at] = KitPrefix(tokens, parent)
+        return self.tree[at]

@@ -55,6 +55,18 @@ class GivesCopies(Longest):
         return [replace(request) for request in super().order(waiting, view)]
 
 
+class ReadsOnce(Longest):
+    """A lazy order that goes on where it was read to."""
+
+    def __init__(self) -> None:
+        self.asked, self.rest = None, iter(())
+
+    def order(self, waiting, view):
+        if self.asked != (list(waiting), view.version):
+            self.asked, self.rest = (list(waiting), view.version), iter(super().order(waiting, view))
+        return self.rest
+
+
 class Starves(Longest):
     max_passes = 10**9
 
