@@ -1,6 +1,7 @@
 import pytest
 
-from stepwell.schedule.admission import Forecast, chunk_end
+from stepwell.schedule.admission import chunk_end
+from stepwell.schedule.forecast import Forecast
 
 
 @pytest.mark.parametrize(
@@ -23,10 +24,10 @@ def test_a_chunk_ends_at_the_target_or_at_a_page(start, target, budget, page, en
 def test_the_forecast_jumps_up_and_sinks_slowly():
     forecast = Forecast(0.4)
     forecast.ran_out()
-    assert forecast.share == pytest.approx(0.6)
+    assert forecast.margin == pytest.approx(0.6)
     for _ in range(1000):
-        forecast.finished()
-    assert forecast.share == pytest.approx(0.1, abs=0.01)
+        forecast.finished(100, 100)
+    assert forecast.margin == pytest.approx(0.1, abs=0.01)
     for _ in range(20):
         forecast.ran_out()
-    assert 0.99 < forecast.share <= 1
+    assert 0.99 < forecast.margin <= 1

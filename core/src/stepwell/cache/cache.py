@@ -201,6 +201,33 @@ class Cache:
         self._count(lease, found)
         return lease
 
+    def would_admit(
+        self,
+        namespace: bytes,
+        tokens: bytes,
+        upto: Callable[[int], int],
+        *,
+        load: bool = True,
+        reserve: Sequence[int],
+        without: Sequence[Lease],
+    ) -> bool:
+        """Whether `admit` would find room once these leases were closed and the steps in flight had completed.
+
+        Pages that others hold, too, or copies, do not count as room; nothing changes.
+        """
+        found, _ = self._find(namespace, tokens, load=load)
+        page = self._geometry.page
+        pages = max(found.length, pages_of(upto(found.length * page), page))
+        for group, pool in enumerate(self._pools[DEVICE]):
+            device, host = found.device[group], found.host[group]
+            hits = device[device >= 0]
+            loads = 0 if host is None else int(np.count_nonzero(host >= 0))
+            tables = [lease.tables[group][lease.trimmed[group] : lease.pages] for lease in without]
+            need = pages - found.length + loads + reserve[group]
+            if pool.would_have(hits, np.concatenate([NO_IDS, *tables])) < need:
+                return False
+        return True
+
     def _room(self, new: Sequence[int], reserve: Sequence[int]) -> bool:
         """Make room for `new` pages a group where it can be had, all or none."""
         pools = self._pools[DEVICE]

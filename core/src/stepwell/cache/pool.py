@@ -69,6 +69,16 @@ class Pool:
         """Pages that are free, or would be once the tree let go of them."""
         return self.free + self.tree_only - self._still_cooling()
 
+    def would_have(self, held: Ids, released: Ids) -> int:
+        """Pages that would be free or evictable with one more holder of `held`, without one for each of `released`.
+
+        And with no step in flight. `released` may have an id many times, once a holder.
+        """
+        ids, holders = np.unique(released[released >= 0], return_counts=True)
+        others = self.refs[ids] - self.in_tree[ids] - holders + np.isin(ids, held)
+        freed = int(np.count_nonzero(others == 0)) - int(np.count_nonzero(self._idle(held)))
+        return self.free + self._limbo_pages + self.tree_only + freed
+
     def _still_cooling(self) -> int:
         if not self._cooling:
             return 0

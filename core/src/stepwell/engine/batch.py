@@ -70,6 +70,11 @@ class Batch:
         seat.ended = self._gone = True
         self._leaving[seat] = cause
 
+    @property
+    def leaving(self) -> bool:
+        """Whether somebody gives way and has not left yet."""
+        return bool(self._leaving)
+
     def may_leave(self) -> list[tuple[Seat, Cause]]:
         """Who gives way and can leave now."""
         return [(seat, cause) for seat, cause in self._leaving.items() if seat.done >= seat.planned]

@@ -25,17 +25,24 @@ from stepwell.engine.below import Below
 from stepwell.engine.copies import Copies
 from stepwell.engine.fetches import Fetches
 from stepwell.engine.messages import Abort, Output
+from stepwell.engine.planner import Planner
 from stepwell.engine.prompts import Prompts
 from stepwell.engine.room import RoomMaker
 from stepwell.engine.stats import Cause, Counters
 from stepwell.engine.stores import Stores
+from stepwell.engine.turns import Turns
 from stepwell.schedule.admission import refusal
+from stepwell.schedule.decisions import Decisions
+from stepwell.schedule.forecast import Forecast
 from stepwell.schedule.job import Job, Seat
-from stepwell.schedule.plan import Draft, Flight
+from stepwell.schedule.plan import Flight
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
 from stepwell.types import TOKEN_BYTES, Cached, TokenLogprob
+
+ANSWERED = ("stop", "length")
+"""How answers end that are as long as they were meant to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class Brain:
         self._page = page
         page_bytes = tuple(group.token_bytes * page for group in groups)
         self._windowed = bool(cache.geometry.windows)
-        self.counters = Counters()
+        self.counters = Counters.counting(settings.count_by)
         self._now = 0.0
         self._actions: list[Action] = []
         self._jobs: dict[str, Job] = {}
@@ -106,7 +113,9 @@ class Brain:
 
         self._queue = Queue(policy, self.counters.fault)
         self._batch = Batch(cache, settings.max_running, model.eos)
+        self._forecast = Forecast(settings.reserve)
         self._view = View(cache, lambda: self._batch.seats)
+        decisions = Decisions(policy, self._view, self.counters.fault)
         self._copies = Copies(cache, settings.save_pages_per_step, settings.late_saves, page_bytes, self.counters)
         self._stores = Stores(cache, settings.store_pages, page_bytes, self.counters, self._emit)
         self._fetches = None
@@ -118,11 +127,15 @@ class Brain:
             self._retract, self._fail,
         )  # fmt: skip
         budget = max(page, min(settings.max_prefill_tokens, settings.chunk))
-        self._prompts = Prompts(cache, self._batch, self._room, budget)
+        prompts = Prompts(cache, self._batch, self._room, decisions, budget)
+        self._turns = Turns(settings.prefill_every, settings.decode_every)
         self._admission = Admission(
-            cache, self._queue, self._batch, self._copies, self._fetches, self._view, self.counters,
-            4, settings.look_at, settings.reserve, self._never,
+            cache, self._queue, self._batch, self._copies, self._fetches, self._view, decisions, self._forecast,
+            self.counters, settings.look_at, settings.max_retractions, self._never, self._retract,
         )  # fmt: skip
+        self._planner = Planner(
+            self._batch, self._copies, self._room, prompts, self._admission, self._turns, settings.max_steps
+        )
 
     # --- the shell's side --------------------------------------------------------------------------------------
 
@@ -178,7 +191,7 @@ class Brain:
         values["save_pages_in_flight"] = self._copies.saving
         values["fetch_pages_in_flight"] = self._fetches.pages if self._fetches else 0
         values["store_pages_in_flight"] = self._stores.pages
-        values["forecast_share"] = self._admission.forecast.share
+        values["forecast_share"] = self._forecast.margin
         return values
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -209,6 +222,7 @@ class Brain:
         job = Job(request, self._arrivals, self._now)
         self._arrivals += 1
         self._jobs[job.rid] = job
+        self.counters.arrived(job)
         self._queue.add(job)
         self._admission.stir()
         if self._fetches:
@@ -240,6 +254,7 @@ class Brain:
         if flight.number != result.number:
             raise ValueError(f"step {result.number} ended where step {flight.number} was due")
         self._batch.landed(flight.number)
+        rescuing = self._copies.rescuing
         for seat in self._copies.landed(flight, result):
             self.counters.failed_loads += 1
             seat.job.load = False
@@ -252,6 +267,8 @@ class Brain:
             self._land_decodes(flight, result)
         for seat, cause in self._batch.may_leave():
             self._give_way(seat, cause)
+        if rescuing and not self._copies.rescuing:
+            self._admission.stir()
         self._admission.landed(flight.number)
 
     def _land_error(self, flight: Flight, error: str) -> None:
@@ -329,7 +346,6 @@ class Brain:
         self.counters.generated_tokens += len(tokens)
         if finish:
             self.counters.finished += 1
-            self._admission.forecast.finished()
             self._end(seat.job, finish, tokens=tokens, logs=logs)
         else:
             generated = seat.done - seat.base
@@ -366,6 +382,10 @@ class Brain:
     ) -> None:
         """The last that is heard of a request, from any state. What it computed stays behind for others."""
         generated = job.generated
+        self.counters.ended(job, generated)
+        if finish in ANSWERED:
+            self._forecast.finished(generated, job.max_new)
+        self._admission.gone(job)
         if job.seat is None:
             self._queue.remove(job)
         else:
@@ -399,7 +419,7 @@ class Brain:
     def _retract(self, seat: Seat, cause: Cause) -> None:
         """It gives its pages to others, which have them when no step and no save uses them any more."""
         if cause == "pages":
-            self._admission.forecast.ran_out()
+            self._forecast.ran_out()
         if seat.done < seat.planned:
             self._batch.give_way(seat, cause)
         else:
@@ -427,44 +447,23 @@ class Brain:
         """Plan a step and launch it; False where there is nothing to do."""
         if self._flights and self._flights[-1].horizon > 1:
             return False  # how far it gets is not known
-        draft = self._draft()
-        while not draft and self._room.short and not (self._flights or self._copies.saving):
-            draft = self._draft()  # pages were given up and are free at once
+        draft = self._planner.draft(self._now)
+        while not draft and self._planner.gave_up:
+            draft = self._planner.draft(self._now)
         if not draft:
             return False
-        horizon = self._horizon(draft)
+        due = bool(self._queue) and any(flight.chunks for flight in self._flights)
+        horizon = self._planner.horizon(draft, due=due)
         batch = self._batch
         batch.launched += 1
         plan, flight = draft.launch(batch.launched, horizon, batch.slots.take_closes(), batch.edited)
         batch.took_off(draft)
+        self._turns.launched(draft, horizon)
         self._cache.step_launched(plan.number)
         self._flights.append(flight)
         self.counters.steps += 1
         self._emit(Launch(plan))
         return True
-
-    def _draft(self) -> Draft:
-        draft, batch, room = Draft(), self._batch, self._room
-        room.begin()
-        batch.sweep()
-        draft.decodes = [seat for seat in batch.decoding if seat.planned < seat.until or room.row(seat)]
-        budget = self._prompts.go_on(draft, waiting=not self._admission.settled)
-        if room.short:
-            draft.drop_ended()
-        else:
-            self._prompts.top_up(draft, self._admission.run(draft, budget, self._now))
-        draft.saves = self._copies.plan_saves()
-        return draft
-
-    def _horizon(self, draft: Draft) -> int:
-        """For how many steps nothing can change, pages for all of them allocated."""
-        steps = self._settings.max_steps
-        if steps == 1 or draft.chunks or draft.saves or self._batch.prefilling or self._room.short:
-            return 1
-        if not self._admission.settled or (self._queue and any(flight.chunks for flight in self._flights)):
-            return 1
-        steps = min(steps, min(seat.last - seat.planned for seat in draft.decodes))
-        return self._room.horizon(draft, steps) if steps > 1 else 1
 
     # --- time -------------------------------------------------------------------------------------------------
 

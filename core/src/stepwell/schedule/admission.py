@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from copy import copy
 
 from stepwell.abc.runner import ModelInfo
 from stepwell.cache.cache import Cache
 from stepwell.cache.groups import UNBOUNDED, pages_of
+from stepwell.schedule.forecast import Forecast
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.request import Request
 from stepwell.types import TOKEN_BYTES
@@ -76,75 +78,82 @@ def chunk_end(start: int, target: int, budget: int, page: int) -> int:
     return max(start, (start + budget) // page * page)
 
 
-class Forecast:
-    """The share of the tokens that running requests may still generate for which pages are kept.
-
-    Clients declare far more tokens than they get, and requests end one by one, so not all of them are needed at once.
-    The share jumps up when pages ran out and sinks slowly while requests finish.
-    """
-
-    FLOOR = 0.1
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self._floor = min(share, self.FLOOR)
-
-    def ran_out(self) -> None:
-        """A request had to be retracted."""
-        self.share += (1 - self.share) / 3
-
-    def finished(self) -> None:
-        """A request came to its end."""
-        self.share += (self._floor - self.share) / 128
-
-
 class Room:
     """What running requests need yet, against which an admission pass holds each candidate.
 
     Full attention grows by every token. A window grows until it is whole: who holds one needs no second.
     """
 
-    def __init__(self, cache: Cache, share: float, seats: Iterable[Seat]) -> None:
+    def __init__(self, cache: Cache, forecast: Forecast, seats: Iterable[Seat]) -> None:
         self._cache = cache
         self._page = cache.shape.page_size
         self._groups = cache.geometry.groups
         self._peaks = tuple(None if group.full else group.runs_in(UNBOUNDED) + 1 for group in self._groups)
         """Most pages that a request holds of a group with a window, but for chunks in flight; None: full attention."""
         self._full = tuple(peak is None for peak in self._peaks)
-        self._share = share
-        self._new = self._rest = self._count = 0
+        self._windows = cache.geometry.windows
+        self._forecast = forecast
+        self._margin = forecast.margin
+        self.running = 0
+        """Requests that it reckons with."""
+        self._new = 0.0
+        self._rest = 0
         self._growth = [0] * len(self._peaks)
         for seat in seats:
             self.add(seat)
 
     def add(self, seat: Seat) -> None:
         """One more runs."""
-        lease = seat.lease
-        self._count += 1
-        self._new += seat.last - max(seat.planned, seat.target)
-        rest = max(0, seat.target - lease.capacity)
-        self._rest += rest
-        new = max(0, seat.last - max(lease.capacity, seat.target))
-        for group, first in enumerate(lease.trimmed):
-            self._growth[group] += self._grows(group, lease.pages - first, rest, new)
+        self._count(seat, 1)
 
-    def _grows(self, group: int, held: int, rest: int, new: int) -> int:
+    def without(self, seats: Iterable[Seat]) -> Room:
+        """As it would be if these did not run."""
+        room = copy(self)
+        room._growth = list(self._growth)
+        for seat in seats:
+            room._count(seat, -1)
+        return room
+
+    def _count(self, seat: Seat, sign: int) -> None:
+        lease, target = seat.lease, seat.target
+        capacity = lease.capacity
+        if seat.done >= seat.foreseen_at:
+            self._foresee(seat)
+        self.running += sign
+        self._new += sign * max(0.0, seat.foreseen - max(seat.planned, target))
+        rest = max(0, target - capacity)
+        self._rest += sign * rest
+        if self._windows:
+            new = max(0.0, seat.foreseen - max(capacity, target))
+            for group in self._windows:
+                self._growth[group] += sign * self._grows(group, lease.pages - lease.trimmed[group], rest, new)
+
+    def _foresee(self, seat: Seat) -> None:
+        """Where a request will probably end; asked again when it has grown by a page, which is exact enough."""
+        job = seat.job
+        generated = max(job.generated_before, seat.done - seat.base)
+        seat.foreseen = seat.base + generated + self._forecast.expected(generated, job.max_new)
+        seat.foreseen_at = seat.done + self._page
+
+    def _grows(self, group: int, held: int, rest: int, new: float) -> int:
         """Pages that a window of `held` pages takes yet, with `rest` tokens to prefill and up to `new` to generate."""
         peak = self._peaks[group]
         if peak is None or held >= peak or not rest + new:
             return 0
-        return min(peak - held, max(1, pages_of(rest + int(self._share * new), self._page)))
+        return min(peak - held, max(1, pages_of(rest + int(self._margin * new), self._page)))
 
     def reserve(self, job: Job, upto: int) -> tuple[int, ...]:
         """Pages of each group to keep free or evictable beside an admission up to position `upto`.
 
         None where nothing runs: a lone request needs no reserve, so whatever passed the entry is admitted in the end.
         """
-        if not self._count:
+        if not self.running:
             return (0,) * len(self._full)
         full = self._whole(job, upto)
+        if not self._windows:
+            return (full,) * len(self._full)
         pages, rest = pages_of(upto, self._page), max(0, job.length - upto)
-        new = job.max_new - job.generated
+        new = self._forecast.expected(job.generated, job.max_new)
         return tuple(
             full if whole else grown + self._grows(group, pages - first, rest, new)
             for group, (whole, grown, first) in enumerate(
@@ -158,10 +167,10 @@ class Room:
         return tuple(group.first(whole) for group in self._groups)
 
     def _whole(self, job: Job, upto: int) -> int:
-        if not self._count:
+        if not self.running:
             return 0
-        new = self._share * (self._new + job.max_new - job.generated)
-        return int((new + self._rest + job.length - upto) / self._page) + self._count + 1
+        new = self._margin * (self._new + self._forecast.expected(job.generated, job.max_new))
+        return int((new + self._rest + job.length - upto) / self._page) + self.running + 1
 
     def rules_out(self, job: Job, matched: int) -> bool:
         """Whether the candidate cannot fit, told without trying: its match may hold all that could be evicted."""

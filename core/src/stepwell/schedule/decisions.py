@@ -71,7 +71,8 @@ class Decisions:
     def chunks(self, prompts: Sequence[Job], budget: int) -> Sequence[int]:
         """Tokens that each prompt under way gets: none below 0, but perhaps more than there are."""
         try:
-            shares = [index(share) for share in self._policy.chunks(prompts, budget, self._view)]
+            answer = self._policy.chunks(prompts, budget, self._view)
+            shares = [index(share) for share in islice(answer, len(prompts) + 1)]
         except Exception as error:
             self._fault(f"chunks raised {error!r}")
         else:

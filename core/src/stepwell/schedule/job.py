@@ -29,6 +29,7 @@ class Job:
         "fetched",
         "fetched_from",
         "followed",
+        "gave_way",
         "generated_before",
         "length",
         "load",
@@ -74,6 +75,8 @@ class Job:
         """How often it gave its pages to others."""
         self.reached = 0
         """Tokens below were computed before it last went back to the queue."""
+        self.gave_way: tuple[int, ...] = ()
+        """For whom, by rank of arrival; it never takes from them in turn."""
         self.failures = 0
         """Steps that failed under it."""
         self.load = True
@@ -121,6 +124,8 @@ class Seat:
         "cached",
         "done",
         "ended",
+        "foreseen",
+        "foreseen_at",
         "job",
         "last",
         "lease",
@@ -165,6 +170,10 @@ class Seat:
         self.visible = 0
         """Whole pages below are in the tree, on device."""
         self.trim_at = 0
+        self.foreseen = 0.0
+        """Where it will probably end."""
+        self.foreseen_at = -1
+        """How far it gets before that is asked again; -1: it was not asked yet."""
         self.out: list[int] = []
         """Tokens sampled for this seat."""
         stops = sampling.stop_ids if sampling.ignore_eos else (*sampling.stop_ids, *eos)

@@ -120,6 +120,11 @@ class Slots:
         """Slots that can be taken now."""
         return len(self._free) + self._count - self._used
 
+    @property
+    def leaving(self) -> int:
+        """Slots that come free when the steps in flight have completed."""
+        return len(self._leaving)
+
     def take(self) -> int:
         """A free slot."""
         if self._free:
