@@ -16,6 +16,9 @@ from stepwell.abc.schedule import SchedulePolicy, ScheduleView, WaitingView
 Rank = float | tuple[float, ...]
 """Smaller goes first. All ranks of a policy are numbers, or all are tuples."""
 
+MANY = 16
+"""Where more than one in so many changes, all are gone through instead."""
+
 Entry = tuple[Rank, int, WaitingView]
 """Rank, rank of arrival, request; unique by the first two, so requests are never compared."""
 
@@ -44,7 +47,7 @@ class Group(Iterable[WaitingView]):
 class Groups(Mapping[Hashable, Group]):
     """The groups of a queue, by what `place` calls them, in no particular order.
 
-    `put` and `discard` are for who keeps them; a policy only reads, and `news` tells it what to read again.
+    `update` is for who keeps them; a policy only reads, and `news` tells it what to read again.
     """
 
     def __init__(self) -> None:
@@ -69,28 +72,71 @@ class Groups(Mapping[Hashable, Group]):
 
     def put(self, request: WaitingView, name: Hashable, rank: Rank) -> None:
         """A request waits in a group at a rank; it leaves the place that it had."""
-        place = (name, rank)
-        if self._places.get(request.order) == place:
-            return
-        self.discard(request)
-        self._places[request.order] = place
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = Group()
-        insort(group.entries, (rank, request.order, request))
-        self._news.add(name)
+        self.update([(request, name, rank)])
 
     def discard(self, request: WaitingView) -> None:
         """A request waits no longer; nothing happens where it did not."""
-        place = self._places.pop(request.order, None)
-        if place is None:
-            return
-        name, rank = place
-        entries = self._groups[name].entries
-        del entries[bisect_left(entries, (rank, request.order))]
-        if not entries:
-            del self._groups[name]
-        self._news.add(name)
+        self.update((), [request])
+
+    def holds(self, request: WaitingView) -> bool:
+        """Whether a request waits in any of them."""
+        return request.order in self._places
+
+    def update(self, placed: Iterable[tuple[WaitingView, Hashable, Rank]], gone: Iterable[WaitingView] = ()) -> None:
+        """Some wait no longer, others wait at a place, perhaps another than they had. Each is named once at most."""
+        leave: dict[Hashable, list[tuple[Rank, int]]] = {}
+        come: dict[Hashable, list[Entry]] = {}
+        places = self._places
+        for request in gone:
+            place = places.pop(request.order, None)
+            if place is not None:
+                leave.setdefault(place[0], []).append((place[1], request.order))
+        for request, name, rank in placed:
+            order = request.order
+            place = places.get(order)
+            if place is not None:
+                if place == (name, rank):
+                    continue
+                leave.setdefault(place[0], []).append((place[1], order))
+            places[order] = (name, rank)
+            if name in come:
+                come[name].append((rank, order, request))
+            else:
+                come[name] = [(rank, order, request)]
+        for name, keys in leave.items():
+            _take_out(self._groups[name].entries, keys)
+        for name, entries in come.items():
+            group = self._groups.get(name)
+            if group is None:
+                group = self._groups[name] = Group()
+            _put_in(group.entries, entries)
+        for name in leave:
+            if not self._groups[name].entries:
+                del self._groups[name]
+        self._news.update(leave, come)
+
+
+def _take_out(entries: list[Entry], keys: list[tuple[Rank, int]]) -> None:
+    if _many(keys, entries):
+        gone = {order for _, order in keys}
+        entries[:] = [entry for entry in entries if entry[1] not in gone]
+        return
+    for key in keys:
+        del entries[bisect_left(entries, key)]
+
+
+def _put_in(entries: list[Entry], more: list[Entry]) -> None:
+    if _many(more, entries):
+        entries += more
+        entries.sort()
+        return
+    for entry in more:
+        insort(entries, entry)
+
+
+def _many(some: Sequence[object], entries: Sequence[object]) -> bool:
+    """Whether going through all entries once costs less than to find a place for each of some."""
+    return len(some) > len(entries) // MANY
 
 
 class RankedPolicy(SchedulePolicy):
@@ -116,6 +162,5 @@ class RankedPolicy(SchedulePolicy):
     def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:
         """What core does, from scratch."""
         groups = Groups()
-        for request in waiting:
-            groups.put(request, *self.place(request, view))
+        groups.update([(request, *self.place(request, view)) for request in waiting])
         return self.merge(groups, view)

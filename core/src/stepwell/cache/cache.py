@@ -14,6 +14,7 @@ from stepwell.abc.sink import Event
 from stepwell.abc.write import Cause, WritePolicy
 from stepwell.cache.audit import audit
 from stepwell.cache.fetch import Fetcher
+from stepwell.cache.follow import Follower
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
@@ -121,6 +122,11 @@ class Cache:
     def version(self) -> int:
         """Changes whenever an answer of `probe` may have changed."""
         return self._index.version
+
+    def follow(self, follower: Follower) -> Index:
+        """Tell one, in place of any other, what happens to the tree, which it may read."""
+        self._index.follower = follower
+        return self._index
 
     def _find(self, namespace: bytes, tokens: bytes, *, load: bool = True) -> tuple[Found, int]:
         """What is usable of a prompt, and where it leaves another path."""

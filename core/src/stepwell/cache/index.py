@@ -12,6 +12,7 @@ import numpy as np
 
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.cache.candidates import Candidates
+from stepwell.cache.follow import Follower
 from stepwell.cache.groups import Geometry
 from stepwell.cache.node import ABSENT, DEVICE, HOST, NOTHING, TIERS, Node, Places, Run, Seg, any_of, count, some
 from stepwell.cache.pool import Pool
@@ -42,6 +43,7 @@ class Index:
         self.roots: dict[bytes, Node] = {}
         self.version = 0
         self.watch: Watcher | None = None
+        self.follower = Follower()
         self.cap = max(1, EDGE_TOKENS // geometry.page)
         self.step = geometry.step
         self._lead = geometry.full[0] if geometry.full else -1
@@ -122,10 +124,12 @@ class Index:
             node.runs[group] = Run(node, group)
         parent.children[edge[: self.step]] = node
         parent.hot = node
+        self.follower.grew(parent, edge)
         return node
 
     def lengthen(self, node: Node, more: bytes) -> None:
         """Add tokens to a leaf."""
+        self.follower.grew(node, more)
         grown = len(more) // self.step
         node.edge += more
         node.end += len(more)
@@ -168,6 +172,7 @@ class Index:
             if run is not None:
                 self._split_run(upper, node, group, run)
         upper.bare = self._bare(upper)
+        self.follower.split(upper, node)
         self.settle()
         return upper
 
@@ -228,6 +233,7 @@ class Index:
         node.edge = node.edge[: page * self.step]
         node.end -= gone * self.step
         node.digests = node.digests[: page * DIGEST_BYTES]
+        self.follower.shrank(node)
         for group, run in enumerate(node.runs):
             if run is None:
                 continue
@@ -263,6 +269,7 @@ class Index:
         while stack:
             gone = stack.pop()
             stack.extend(gone.children.values())
+            self.follower.gone(gone)
             gone.parent = None
         self.version += 1
         if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
@@ -278,6 +285,7 @@ class Index:
         del parent.children[node.edge[: self.step]]
         if parent.hot is node:
             parent.hot = NOTHING
+        self.follower.gone(node)
         node.parent = None
         if parent.parent is None and not parent.children and self.roots.get(parent.digests) is parent:
             del self.roots[parent.digests]
@@ -367,6 +375,7 @@ class Index:
         else:
             self._refresh(node, group)
             self.candidates.announce(segment)
+            self.follower.came(node)
         if self.watch is not None:
             self.watch(True, tier, group, node, range(at, at + len(ids)))
 
@@ -406,6 +415,7 @@ class Index:
             if run.kept:
                 self.retained.lost(node, group, at[run.ids(1 - tier, node.pages)[at] < 0])
             self._refresh(node, group)
+            self.follower.went(node, int(at[0]), int(at[-1]))
         return freed
 
     def close_gap(self, node: Node) -> None:

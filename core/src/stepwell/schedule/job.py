@@ -15,6 +15,8 @@ from stepwell.types import TOKEN_BYTES, Cached
 
 if TYPE_CHECKING:
     from stepwell.schedule.fetching import Fetching
+    from stepwell.schedule.line import Line
+    from stepwell.schedule.probes import Spot
 
 
 class Job:
@@ -32,13 +34,13 @@ class Job:
         "gave_way",
         "generated_before",
         "length",
+        "line",
         "load",
         "max_new",
         "order",
-        "passes",
+        "passed",
         "priority",
         "probed",
-        "probed_at",
         "prompt_length",
         "reached",
         "request",
@@ -46,6 +48,7 @@ class Job:
         "rid",
         "routing_key",
         "seat",
+        "spot",
         "started",
         "tenant",
         "tokens",
@@ -64,7 +67,10 @@ class Job:
         """The prompt, and what was generated before the job was last retracted."""
         self.length = self.prompt_length = len(request.tokens) // TOKEN_BYTES
         self.generated_before = 0
-        self.passes = 0
+        self.passed = 0
+        """How often a later one was admitted before it, as long as it stands in no line."""
+        self.line: Line | None = None
+        """Where it waits, and is counted."""
         self.aged = False
         """It has been passed too often: nobody goes before it any more."""
         self.cached: Cached | None = None
@@ -87,8 +93,15 @@ class Job:
         self.followed = False
         """It waited for another that was computing its prefix."""
         self.probed = 0
-        self.probed_at = -1
+        """Tokens that were cached of it, when that was last asked."""
+        self.spot: Spot | None = None
+        """Where in the tree that was found; None where it has to be asked anew."""
         self.seat: Seat | None = None
+
+    @property
+    def passes(self) -> int:
+        """How often a later one was admitted before it."""
+        return self.passed if self.line is None else self.line.passes(self)
 
     @property
     def generated(self) -> int:
@@ -112,7 +125,6 @@ class Job:
         self.tokens += array("i", out).tobytes()
         self.length += len(out)
         self.generated_before += len(out)
-        self.probed_at = -1
         self.seat = None
 
 

@@ -1,20 +1,20 @@
 """The waiting jobs, in arrival order, and the order in which they are tried.
 
 A policy proposes the order; the queue holds its aging bound against every policy, and arrival order against a broken
-one.
+one. What nobody reads of an order is not worked out.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 
-from stepwell.abc.schedule import SchedulePolicy
+from stepwell.abc.ranked import RankedPolicy
+from stepwell.abc.schedule import SchedulePolicy, WaitingView
 from stepwell.schedule.job import Job
+from stepwell.schedule.kept import Kept
+from stepwell.schedule.line import Line
+from stepwell.schedule.probes import leave
 from stepwell.schedule.view import View
-
-_by_order = attrgetter("order")
 
 
 class Queue:
@@ -23,52 +23,83 @@ class Queue:
     def __init__(self, policy: SchedulePolicy, fault: Callable[[str], None]) -> None:
         self._policy = policy
         self._fault = fault
-        self._jobs: list[Job] = []
-        self._aged = 0
+        self._line = Line()
+        self._kept = Kept(policy, self._line) if isinstance(policy, RankedPolicy) else None
+        self._left: set[Job] | None = None
+        """Who went while an order is read; None where none is."""
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._line)
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self._jobs)
+        return iter(self._line)
 
     def add(self, job: Job) -> None:
         """Put a job in its place by arrival; one that was retracted keeps the place it had."""
-        self._aged += job.aged
-        if self._jobs and self._jobs[-1].order > job.order:
-            insort(self._jobs, job, key=_by_order)
-        else:
-            self._jobs.append(job)
+        self._line.add(job)
+        if self._kept is not None:
+            self._kept.add(job)
 
     def remove(self, job: Job) -> None:
         """Take a job out without admitting it."""
-        self._jobs.remove(job)
-        self._aged -= job.aged
-
-    def ordered(self, view: View) -> Sequence[Job]:
-        """The jobs in the order in which to try them: those that were passed too often first, by arrival."""
-        order = self._proposed(view)
-        if not self._aged:
-            return order
-        return [job for job in self._jobs if job.aged] + [job for job in order if not job.aged]
+        self._line.remove(job)
+        if self._left is not None:
+            self._left.add(job)
+        leave(job)
+        if self._kept is not None:
+            self._kept.remove(job)
 
     def admitted(self, jobs: Sequence[Job]) -> None:
-        """Take admitted jobs out, and count for each that stays how many later ones went before it."""
-        if not jobs:
-            return
+        """Take admitted jobs out, and count for each that stays how many later ones went before it. Ends a pass."""
         for job in jobs:
             self.remove(job)
-        later = sorted((job.order for job in jobs), reverse=True)
-        bound = self._bound()
-        for job in self._jobs:
-            while later and later[-1] < job.order:
-                later.pop()
-            if not later:
-                return
-            job.passes += len(later)
-            if job.passes >= bound and not job.aged:
-                job.aged = True
-                self._aged += 1
+        self._left = None
+        if jobs:
+            self._line.passed(jobs, self._bound())
+
+    def ordered(self, view: View) -> Iterator[Job]:
+        """The jobs in the order in which to try them: those that were passed too often first, by arrival.
+
+        Whoever leaves the queue while the order is read does not come in the rest of it.
+        """
+        line, tried = self._line, set[Job]()
+        for job in tuple(line.aged):
+            if job in line:
+                tried.add(job)
+                yield job
+        try:
+            for job in self._proposed(view):
+                if job in line and job not in tried:
+                    tried.add(job)
+                    yield job
+            return
+        except Exception as error:
+            self._fault(f"order raised {error!r}")
+        for job in tuple(line):
+            if job in line and job not in tried:
+                yield job
+
+    def _proposed(self, view: View) -> Iterator[Job]:
+        """What the policy proposes, checked as far as it is read."""
+        left = self._left = set[Job]()
+        total, named = len(self._line), set[Job]()
+        for request in self._asked(view, total):
+            if not isinstance(request, Job) or not (request in self._line or request in left):
+                raise ValueError(f"{request!r} does not wait")
+            if request in named:
+                raise ValueError(f"{request.rid!r} is named twice")
+            named.add(request)
+            yield request
+        if len(named) < total:
+            raise ValueError(f"only {len(named)} of {total} requests are named")
+
+    def _asked(self, view: View, total: int) -> Iterable[WaitingView]:
+        if self._kept is not None:
+            return self._kept.order(view)
+        order = self._policy.order(tuple(self._line), view)  # the policy's own: no answer of it can lose a request
+        if isinstance(order, Sized) and len(order) != total:
+            raise ValueError(f"{len(order)} of {total} requests are named")
+        return order
 
     def _bound(self) -> int:
         bound = self._policy.max_passes
@@ -76,18 +107,3 @@ class Queue:
             return bound
         self._fault(f"max_passes is {bound!r}, which is no number")
         return SchedulePolicy.max_passes
-
-    def _proposed(self, view: View) -> Sequence[Job]:
-        jobs = tuple(self._jobs)  # the policy's own: no answer of it can lose a request
-        try:
-            order = self._policy.order(jobs, view)
-            if order is jobs:
-                return jobs
-            proposed = list(order)
-        except Exception as error:
-            self._fault(f"order raised {error!r}")
-            return jobs
-        if len(proposed) != len(jobs) or set(map(id, proposed)) != set(map(id, jobs)):
-            self._fault("order is not a permutation of the waiting requests")
-            return jobs
-        return proposed  # type: ignore[return-value]  # the same objects, by the check above

@@ -7,14 +7,27 @@ from collections.abc import Callable, Iterable, Sequence
 from stepwell.abc.schedule import Prefix, ScheduleView, WaitingView
 from stepwell.cache.cache import Cache
 from stepwell.schedule.job import Job, Seat
+from stepwell.schedule.probes import Probes, leave
+
+
+def at_most(generated: int, max_new: int) -> float:
+    """All that a request may generate yet."""
+    return max_new - generated
 
 
 class View(ScheduleView):
-    """Probes are remembered on the job for as long as the cache's version stands. `seats()` are those that run."""
+    """Answers about jobs that wait are remembered, and only asked anew where the tree changed.
 
-    def __init__(self, cache: Cache, seats: Callable[[], Iterable[Seat]]) -> None:
+    `seats()` are those that run; `expect(generated, max_new)` says how many tokens a request will generate yet.
+    """
+
+    def __init__(
+        self, cache: Cache, seats: Callable[[], Iterable[Seat]], expect: Callable[[int, int], float] = at_most
+    ) -> None:
         self._cache = cache
         self._seats = seats
+        self._expect = expect
+        self._probes = Probes(cache)
         self._now = 0.0
 
     @property
@@ -34,16 +47,29 @@ class View(ScheduleView):
         return self._cache.version
 
     def cached(self, request: WaitingView) -> int:
-        if not isinstance(request, Job):
-            raise TypeError(f"{request!r} is not a request of this queue")
-        version = self._cache.version
-        if request.probed_at != version:
-            request.probed = self._cache.probe(request.request.namespace, request.tokens)
-            request.probed_at = version
-        return request.probed
+        job = _job(request)
+        cached = self._probes.cached(job)
+        if job.line is None:
+            leave(job)
+        return cached
 
     def prefix(self, request: WaitingView) -> Prefix | None:
-        return None
+        job = _job(request)
+        prefix = self._probes.prefix(job)
+        if job.line is None:
+            leave(job)
+        return prefix
 
     def expected(self, request: WaitingView) -> float:
-        return request.max_new
+        job = _job(request)
+        return self._expect(job.generated, job.max_new)
+
+    def news(self) -> list[Job]:
+        """Jobs of whom `cached` or `prefix` may answer otherwise than before; some perhaps wait no longer."""
+        return self._probes.news()
+
+
+def _job(request: WaitingView) -> Job:
+    if not isinstance(request, Job):
+        raise TypeError(f"{request!r} is not a request of this queue")
+    return request
