@@ -41,6 +41,11 @@ from stepwell.settings import MOST
 @click.option(
     "--model", metavar="CONFIG.json", help="Model whose groups, bytes and arithmetic count; as replay.model does."
 )
+@click.option(
+    "--tokenizer",
+    metavar="NAME|FOLDER",
+    help="Model whose tokenizer reads a text trace; as replay.tokenizer does. [four bytes a token]",
+)
 @click.option("--instant", "timeless", is_flag=True, help="Take time out: drive the index directly, device tier only.")
 @click.option("--ablate", is_flag=True, help="Repeat it with each part off.")
 @click.option(
@@ -68,6 +73,7 @@ def command(
     speed: float,
     answers: bool,
     model: str | None,
+    tokenizer: str | None,
     timeless: bool,
     ablate: bool,
     compare: tuple[str, ...],
@@ -90,6 +96,8 @@ def command(
         _writable(html_path)
     if model is not None:
         sets = (*sets, f"replay.model={model}")
+    if tokenizer is not None:
+        sets = (*sets, f"replay.tokenizer={tokenizer}")
     asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price, answers, timeless)
     jobs = jobs or os.cpu_count() or 1
     if compare or sweep:
@@ -105,7 +113,7 @@ def command(
         else:
             show_compared(trace_path.name, outcomes)
     else:
-        results = every_variant(asked, jobs, quiet=as_json) if ablate else _alone(asked)
+        results = every_variant(asked, jobs, quiet=as_json) if ablate else _alone(asked, quiet=as_json)
         if html_path is not None:
             html_path.write_text(page(f"Replay of {trace_path.name}", results, table_rows(results)), encoding="utf-8")
         if as_json:
@@ -132,10 +140,10 @@ def _writable(path: Path) -> None:
         raise ConfigError(f"--html {path}: there is no folder {path.parent}")
 
 
-def _alone(asked: Asked) -> dict[str, Result]:
+def _alone(asked: Asked, *, quiet: bool) -> dict[str, Result]:
     """One replay, in this process."""
     name = "instant" if asked.timeless else AS_CONFIGURED.name
-    return {name: one(asked, asked.arrivals(), Task(AS_CONFIGURED))}
+    return {name: one(asked, asked.arrivals(quiet=quiet), Task(AS_CONFIGURED))}
 
 
 def as_document(results: Mapping[str, Result]) -> dict[str, object]:

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.cli.options import read_config
-from stepwell.cli.replay_watch import watched
+from stepwell.cli.replay_watch import reading, watched
+from stepwell.coerce import Text
 from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.plugins import Registry
-from stepwell.replay import instant, trace
+from stepwell.replay import instant
 from stepwell.replay.answers import with_answers
+from stepwell.replay.arrivals import arrivals
 from stepwell.replay.compare import Outcome, Policy, Sweep, grid
 from stepwell.replay.parallel import Ended, Follow, each
 from stepwell.replay.result import Result
@@ -44,10 +46,13 @@ class Asked:
     answers: bool = False
     timeless: bool = False
 
-    def arrivals(self) -> list[Arrival]:
-        """The trace."""
-        arrivals = trace.load(self.trace, block=self.block or MOONCAKE_BLOCK, limit=self.limit, speed=self.speed)
-        return with_answers(arrivals) if self.answers else arrivals
+    def arrivals(self, *, quiet: bool = True) -> list[Arrival]:
+        """The trace. Texts take a while where a tokenizer reads them, so how far it is may be seen."""
+        config = read_config(self.config, self.sets)
+        block = self.block or MOONCAKE_BLOCK
+        with reading(quiet=quiet) as progress:
+            found = arrivals(config, self.trace, block=block, limit=self.limit, speed=self.speed, progress=progress)
+        return with_answers(found) if self.answers else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +64,16 @@ class Task:
     """On top of the speed that all have."""
 
 
-def one(asked: Asked, arrivals: Sequence[Arrival], task: Task, follow: Follow | None = None) -> Result:
+def one(asked: Asked, trace: Sequence[Arrival], task: Task, follow: Follow | None = None) -> Result:
     """One replay; `follow` is told what says how far it is."""
     if task.speed != 1.0:
-        arrivals = [replace(arrival, at=arrival.at / task.speed) for arrival in arrivals]
+        trace = [replace(arrival, at=arrival.at / task.speed) for arrival in trace]
     if asked.timeless:
-        return _without_time(asked, arrivals, task.variant)
-    parts, setup = _prepared(asked, task.variant, arrivals[0].block)
-    shell = Shell(parts, arrivals)
+        return _without_time(asked, trace, task.variant)
+    parts, setup = _prepared(asked, task.variant, trace[0].block)
+    shell = Shell(parts, trace)
     if follow is not None:
-        follow(lambda: shell.next_arrival / len(arrivals))
+        follow(lambda: shell.next_arrival / len(trace))
     result = shell.run()
     result.price_per_hour, result.setup = asked.price, setup
     return result
@@ -85,7 +90,7 @@ def every_variant(asked: Asked, jobs: int, *, quiet: bool) -> dict[str, Result]:
         schedule=config.use("schedule", DEFAULTS["schedule"]),
         windows=any(not isinstance(group.need, Full) for group in parts.groups),
     )
-    results = _all(asked, asked.arrivals(), [Task(variant) for variant in wanted], jobs, quiet=quiet)
+    results = _all(asked, asked.arrivals(quiet=quiet), [Task(variant) for variant in wanted], jobs, quiet=quiet)
     return {variant.name: result for variant, result in zip(wanted, results, strict=True)}
 
 
@@ -93,7 +98,7 @@ def compared(
     asked: Asked, compare: Sequence[Policy], swept: Sequence[Sweep], jobs: int, *, quiet: bool
 ) -> list[Outcome]:
     """Every combination. All are made once before any is run, so that a mistake in the last costs no time."""
-    arrivals = asked.arrivals()
+    trace = asked.arrivals(quiet=quiet)
     config = read_config(asked.config, asked.sets)
     registry = config.load_plugins()
     _strangers(config, registry, compare)
@@ -104,17 +109,17 @@ def compared(
             if asked.timeless:
                 _sized(asked, task.variant, registry)
             else:
-                _prepared(asked, task.variant, arrivals[0].block, registry)
+                _prepared(asked, task.variant, trace[0].block, registry)
         except ConfigError as error:
             raise ConfigError(f"{task.variant.name}: {error}") from error
-    return list(zip(combinations, _all(asked, arrivals, tasks, jobs, quiet=quiet), strict=True))
+    return list(zip(combinations, _all(asked, trace, tasks, jobs, quiet=quiet), strict=True))
 
 
-def _all(asked: Asked, arrivals: Sequence[Arrival], tasks: Sequence[Task], jobs: int, *, quiet: bool) -> list[Result]:
+def _all(asked: Asked, trace: Sequence[Arrival], tasks: Sequence[Task], jobs: int, *, quiet: bool) -> list[Result]:
     """The results of several replays, each in a process of its own."""
     pieces = [(task.variant.name, task) for task in tasks]
     found: dict[int, Result] = {}
-    with closing(each(partial(one, asked, arrivals), pieces, jobs)) as events:
+    with closing(each(partial(one, asked, trace), pieces, jobs)) as events:
         for event in watched(events, [name for name, _ in pieces], quiet=quiet):
             if isinstance(event, Ended):
                 found[event.number] = event.result
@@ -125,12 +130,18 @@ def _prepared(
     asked: Asked, variant: Variant, block: int, registry: Registry | None = None
 ) -> tuple[Parts, dict[str, object]]:
     """What a timed replay runs on."""
-    config = read_config(asked.config, (*asked.sets, *variant.sets))
+    config = _configured(asked, variant)
     registry = registry or config.load_plugins()
     _own(config, registry, variant)
     found = build(config, registry, variant, block)
     config.finish(registry)
     return found
+
+
+def _configured(asked: Asked, variant: Variant) -> Config:
+    """The config with what a variant changes."""
+    changed = dict(text.split("=", 1) for text in variant.sets)
+    return read_config(asked.config, asked.sets, {key: Text(value) for key, value in changed.items()})
 
 
 def _own(config: Config, registry: Registry, variant: Variant) -> None:
@@ -170,7 +181,7 @@ def _without_time(asked: Asked, arrivals: Sequence[Arrival], variant: Variant) -
 
 def _sized(asked: Asked, variant: Variant, registry: Registry | None = None) -> tuple[int, EvictionPolicy | None]:
     """What a replay without time runs on: pages, and a policy where the config names one."""
-    config = read_config(asked.config, (*asked.sets, *variant.sets))
+    config = _configured(asked, variant)
     registry = registry or config.load_plugins()
     _own(config, registry, variant)
     cache = config.bind("cache", CacheSettings)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -38,3 +39,12 @@ def watched(events: Iterable[Event], names: Sequence[str], *, quiet: bool) -> It
             progress.update(whole, completed=sum(shares), description=f"{ended} of {len(names)} done")
             progress.refresh()
             yield event
+
+
+@contextmanager
+def reading(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """What is told (done, of) while a trace is read, with a progress on stderr where that is a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        bar = progress.add_task("reading the trace")
+        yield lambda done, of: progress.update(bar, completed=done, total=of)

@@ -10,7 +10,6 @@ from stepwell.abc.codec import Codec
 from stepwell.config import AUTO, Config
 from stepwell.engine.making import Place, make
 from stepwell.errors import StepwellError
-from stepwell.plugins import Registry
 from stepwell.replay.settings import ReplaySettings
 from stepwell.replay.trace import MOONCAKE_BLOCK, Arrival, Progress, load
 from stepwell.settings import EngineSettings
@@ -18,7 +17,6 @@ from stepwell.settings import EngineSettings
 
 def arrivals(
     config: Config,
-    registry: Registry,
     path: Path,
     *,
     block: int = MOONCAKE_BLOCK,
@@ -28,12 +26,13 @@ def arrivals(
 ) -> list[Arrival]:
     """A trace, read by the tokenizer that the config names."""
     settings = config.bind("replay", ReplaySettings)
-    encode = None if settings.tokenizer is None else _codec(config, registry, settings.tokenizer).encode
+    encode = None if settings.tokenizer is None else _codec(config, settings.tokenizer).encode
     return load(path, block=block, limit=limit, speed=speed, encode=encode, progress=progress)
 
 
-def _codec(config: Config, registry: Registry, model: str) -> Codec:
+def _codec(config: Config, model: str) -> Codec:
     """The tokenizer of a model: of the runner that the config names, else of the only one beside `sim`."""
+    registry = config.load_plugins()
     asked = config.use("runner", AUTO)
     usable = [name for name in registry.offers("codec") if registry.why_not("codec", name) is None and name != "sim"]
     if asked == AUTO and len(usable) != 1:
