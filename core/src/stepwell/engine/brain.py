@@ -123,7 +123,7 @@ class Brain:
             self._fetches = Fetches(cache, prefetch, page, page_bytes, settings.fetch_grace, self.counters, self._emit)
         self._below = Below(cache, self._stores, self._fetches)
         self._room = RoomMaker(
-            cache, self._batch, self._copies, policy, self._view, self.counters, settings.max_retractions,
+            cache, self._batch, self._copies, decisions, self.counters, settings.max_retractions,
             self._retract, self._fail,
         )  # fmt: skip
         budget = max(page, min(settings.max_prefill_tokens, settings.chunk))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepwell.abc.schedule import SchedulePolicy
 from stepwell.cache.cache import Cache
 from stepwell.engine.batch import Batch
 from stepwell.engine.copies import Copies
 from stepwell.engine.stats import Cause, Counters
+from stepwell.schedule.decisions import Decisions
 from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
-from stepwell.schedule.view import View
 
 AHEAD = 4
 """Pages that a decode row takes at once while there are plenty, which saves calls."""
@@ -27,8 +26,7 @@ class RoomMaker:
         cache: Cache,
         batch: Batch,
         copies: Copies,
-        policy: SchedulePolicy,
-        view: View,
+        decisions: Decisions,
         counters: Counters,
         max_retractions: int,
         retract: Callable[[Seat, Cause], None],
@@ -37,8 +35,7 @@ class RoomMaker:
         self._cache = cache
         self._batch = batch
         self._copies = copies
-        self._policy = policy
-        self._view = view
+        self._decisions = decisions
         self._counters = counters
         self._max_retractions = max_retractions
         self._retract = retract
@@ -192,12 +189,4 @@ class RoomMaker:
         candidates = self.candidates(running)
         if not candidates:
             return max(running, key=lambda job: job.order)
-        running = candidates
-        try:
-            victim = self._policy.victim(running, self._view)
-            return next(job for job in running if job is victim)
-        except StopIteration:
-            self._counters.fault("victim is not a running request")
-        except Exception as error:
-            self._counters.fault(f"victim raised {error!r}")
-        return max(running, key=lambda job: (-job.priority, job.order))
+        return self._decisions.victim(candidates)
