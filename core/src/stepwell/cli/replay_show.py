@@ -129,8 +129,10 @@ def table_rows(results: Mapping[str, Result]) -> list[Line]:
     def row(label: str, text: Callable[[Result], str]) -> Line:
         return label, [text(result) for result in results.values()]
 
-    rows = [
-        row("requests", lambda r: f"{r.requests:,}"),
+    rows = [row("requests", lambda r: f"{r.requests:,}")]
+    if any(result.finished or result.refused for result in results.values()):
+        rows.append(row("finished, refused", lambda r: f"{r.finished:,}, {r.refused:,}"))
+    rows += [
         row("input tokens", lambda r: f"{r.all.input_tokens:,}"),
         row("hit tokens", lambda r: f"{r.all.total:,} ({r.all.share:.1%})"),
         row("  device", lambda r: _of(r.all.device, r.all.input_tokens)),
@@ -149,7 +151,6 @@ def table_rows(results: Mapping[str, Result]) -> list[Line]:
 
 def _timed_rows(row: Row, results: Mapping[str, Result]) -> list[Line]:
     rows = [
-        row("finished, refused", lambda r: f"{r.finished:,}, {r.refused:,}"),
         row("GB saved, loaded", lambda r: _gb(r, "save", "load")),
         row("GB stored, fetched", lambda r: _gb(r, "store", "fetch")),
         row("GB moved, if all were moved", lambda r: _pair(r, "moved", "moved_if_all_saved_and_loaded")),

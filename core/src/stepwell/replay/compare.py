@@ -152,6 +152,8 @@ def _sweep(text: str) -> Sweep:
         raise ConfigError(f"--sweep {text}: write it as section.key=value,value")
     if key == USE:
         raise ConfigError(f"--sweep {USE}: name the policies with --compare {rest}")
+    if key == "replay.tokenizer":
+        raise ConfigError(f"--sweep {key}: every replay has the same tokens; start one after the other")
     if len(set(values)) < len(values):
         raise ConfigError(f"--sweep {text}: names a value twice")
     if key == SPEED and not all(_speed(value) for value in values):
