@@ -139,3 +139,24 @@ def test_misuse_is_one_sentence(tmp_path: Path, sets: list[str], words: str) -> 
     path = write(tmp_path / "t.jsonl", talk(1))
     assert words in refused(path, sets=sets)
     assert json.loads(path.read_text())["session_id"] == "s"
+
+
+@pytest.mark.slow
+def test_smollm2_reads_what_it_would_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session read by a real tokenizer: fewer bytes a token than four would be no surprise, an answer lost would."""
+    pytest.importorskip("stepwell_transformers")
+    monkeypatch.setenv("STEPWELL_PLUGINS", "transformers")
+    path = write(tmp_path / "t.jsonl", talk())
+    try:
+        trace = read(path, "replay.tokenizer=smollm2")
+    except ConfigError as error:
+        pytest.skip(f"its tokenizer is out of reach: {error}")
+    text = talk()[-1]["input"]
+    assert 3 < len(text.encode()) / trace[-1].input_length < 6
+    document = replay(path, "--tokenizer", "smollm2", sets=(*PLACE, "cache.page_size=1"))
+    said = sum(arrival.input_length + arrival.output_length - 1 for arrival in trace[:-1])
+    assert document["setup"]["tokenizer"] == "smollm2"
+    assert document["all"]["hit_tokens"]["device"] == pytest.approx(said, rel=0.02)
+    told = refused(path, "--tokenizer", "smollm")
+    assert told.startswith("Error: replay.tokenizer (--set replay.tokenizer): ")
+    assert "did you mean smollm2?" in told
