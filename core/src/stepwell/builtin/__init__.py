@@ -60,10 +60,11 @@ def stepwell_sinks() -> Iterable[Offer[Sink]]:
 
 @hookimpl
 def stepwell_schedulers() -> Iterable[Offer[SchedulePolicy]]:
-    """First come, first served."""
+    """First come, first served, and several policies as one."""
+    from stepwell.builtin.choices import ChoicesConfig, choices
     from stepwell.builtin.fcfs import Fcfs
 
-    return [Offer("fcfs", Fcfs)]
+    return [Offer("fcfs", Fcfs), Offer("choices", choices, ChoicesConfig)]
 
 
 @hookimpl
