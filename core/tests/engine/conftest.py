@@ -335,7 +335,7 @@ class World:
     def _check_plan(self, plan: StepPlan) -> None:
         assert plan.rows or plan.saves, "a step with nothing to do"
         assert len(self.steps) < self.settings.depth
-        budget = min(self.settings.max_prefill_tokens, max(self.settings.chunk, self.page))
+        budget = max(self.page, min(self.settings.max_prefill_tokens, self.settings.chunk))
         for slot in plan.closes:
             self._slots.pop(slot, None)
         for opened in plan.opens:

@@ -15,7 +15,7 @@ from stepwell.schedule.job import Job
 SIM = SimConfig(token_bytes=8, eos_every=0, chunk=64)
 HYBRID = replace(SIM, windows=(20, 5))
 WINDOWS = replace(SIM, windows=(30,), full=False)
-ANSWER, PROMPT, REQUESTS = 100, 60, 20
+ANSWER, PROMPT, REQUESTS = 80, 50, 14
 
 
 class Never(WritePolicy):
