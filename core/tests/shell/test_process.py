@@ -129,6 +129,32 @@ def test_storage_comes_and_goes_over_the_wire(address: str) -> None:
         deployed.supervisor.stop()
 
 
+def test_b136_two_front_ends_over_the_limit_hear_of_every_request(address: str) -> None:
+    deployed = Deployed(address, {**SIM, "engine.max_running": 1, "engine.max_waiting": 4})
+    deployed.supervisor.start()
+
+    async def check() -> None:
+        fronts = [await deployed.client(), await deployed.client()]
+        asked = [collect(front, f"{at}-{number}") for number in range(20) for at, front in enumerate(fronts)]
+        ends = [(tokens, last) for tokens, last in await asyncio.wait_for(asyncio.gather(*asked), 30)]
+        answered = [tokens for tokens, last in ends if last.finish == "length"]
+        refused = [last for _, last in ends if last.finish == "refused"]
+        assert len(answered) + len(refused) == 40
+        assert len(answered) >= 4 and refused
+        assert set(answered) == {right()}
+        assert all(last.later and "no more than 4 may" in (last.error or "") for last in refused)
+        stats = await fronts[0].control("stats")
+        assert (stats["refused"], stats["waiting"], stats["running"]) == (len(refused), 0, 0)
+        assert await fronts[1].control("audit") == {"clean": True}
+        for front in fronts:
+            await front.close()
+
+    try:
+        asyncio.run(check())
+    finally:
+        deployed.supervisor.stop()
+
+
 def test_kill_9_ends_requests_at_once_and_the_supervisor_restarts(deployed: Deployed) -> None:
     async def check() -> None:
         client = await deployed.client()

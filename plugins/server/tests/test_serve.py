@@ -128,6 +128,30 @@ def test_b133_a_client_that_leaves_frees_the_pool(server, stream, n):
     assert server.clean()
 
 
+@pytest.mark.parametrize("pause", [0.001, 0.05, 0.5])
+def test_b133_a_turn_broken_off_ends_there_and_the_next_one_sees_what_came(server, pause):
+    """There are no sessions: the next turn holds what its client saw of the one before, and nothing else."""
+    client, talk = server.openai(), [{"role": "user", "content": f"Tell me of wells, {pause}."}]
+    ask = {"model": "sim", "temperature": 0, "max_tokens": 1000, "extra_body": {"ignore_eos": True}}
+    before = server.stats()
+    with client.chat.completions.create(**ask, messages=talk, stream=True) as stream:
+        texts = (chunk.choices[0].delta.content or "" for chunk in stream)
+        seen = "".join(text for text, _ in zip(filter(None, texts), range(5), strict=False))
+    time.sleep(pause)
+    talk += [{"role": "assistant", "content": seen}, {"role": "user", "content": "Go on."}]
+    again = client.chat.completions.create(**{**ask, "max_tokens": 20}, messages=talk)
+    assert again.choices[0].finish_reason == "length"
+    assert until(server.at_rest)
+    after = server.stats()
+    assert after["aborted"] - before["aborted"] == 1
+    assert after["generated_tokens"] - before["generated_tokens"] < 20 + 500
+    assert httpx.post(f"{server.url}/admin/flush", headers=ADMIN).json() == {"flushed": True}
+    fresh = client.chat.completions.create(**{**ask, "max_tokens": 20}, messages=talk)
+    assert fresh.usage.prompt_tokens_details.cached_tokens == 0
+    assert fresh.choices[0].message.content == again.choices[0].message.content
+    assert server.clean()
+
+
 def test_a_flush_empties_the_tree(server):
     server.openai().chat.completions.create(**ASK, max_tokens=40)
     assert until(server.at_rest)
@@ -247,7 +271,7 @@ def test_kills_at_random_moments_cost_errors_and_nothing_else(server):
 
 
 def test_b138_a_long_chunked_prefill_stays_healthy(tmp_path):
-    sets = ("runner.pace=0.3", "runner.chunk=64", "cache.device_pages=600", "engine.drain_s=0")
+    sets = ("runner.pace=0.3", "runner.chunk=64", "cache.device_pages=600", "engine.drain_s=0", "server.pulse_s=1")
     with real(tmp_path, *sets) as server:
         words = "word " * 250
         asks = [threading.Thread(target=_ask_anyway, args=(server, f"{i} {words}")) for i in range(3)]
