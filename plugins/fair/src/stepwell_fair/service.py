@@ -1,16 +1,17 @@
 """What tenants have been served: tokens computed and generated, of those that run and, fading, of those that have run.
 
-A policy is told of nobody's end. Who ran at the last look and runs no more has ended or gave way, and what it was
-served by then is remembered for its tenant. A look counts only if time has passed since the last one, so the same
-question has the same answer.
+A policy is told of nobody's end. Who ran or might have begun at the last look, and neither runs nor waits now, has
+ended; what it was served since is estimated from those that run on. A look counts only if time has passed since the
+last one, so the same question has the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from stepwell import RunningView, ScheduleView
+from stepwell import RunningView, ScheduleView, WaitingView
 
 FORGOTTEN = 1.0
 """Tokens below which what a tenant was served is of no account any more."""
@@ -18,12 +19,27 @@ FORGOTTEN = 1.0
 
 @dataclass(slots=True)
 class Tab:
-    """What a request that runs has been served, as of the last look."""
+    """What a request has been served as of the last look, and what it had yet to come."""
 
-    tenant: str
-    before: int
-    """Tokens that it had generated before it gave way the last time; they are on an older tab."""
-    served: float = 0.0
+    request: WaitingView
+    prompt: int | None = None
+    """Tokens of its prompt that were not cached when it was tried; None: nobody asked."""
+    before: int = 0
+    """Tokens that it had generated before it gave way the last time; an older tab has them."""
+    begun: bool = False
+    """It has been seen to run."""
+    generated: int = 0
+    served: int = 0
+    """Tokens computed and generated."""
+    left: int = 0
+    """Tokens of its prompt to compute."""
+    expected: float = 0.0
+    """Tokens that it would generate yet."""
+
+    def now(self, request: RunningView) -> int:
+        """What it has been served by now."""
+        prompt = request.length if self.prompt is None else self.prompt
+        return max(0, prompt - request.unplanned) + request.generated - self.before
 
 
 class Service:
@@ -33,38 +49,37 @@ class Service:
         self._memory = memory_s
         self._weights = dict(weights)
         self._past: dict[str, float] = {}
-        self._looked = float("-inf")
+        """What each tenant had been served by the last look, faded."""
+        self._looked = -inf
         self._tabs: dict[int, Tab] = {}
         """By the request's rank of arrival."""
-        self._uncached: dict[int, int] = {}
-        """Prompt tokens to compute of those that were tried, by rank of arrival."""
 
-    def tried(self, order: int, uncached: int) -> None:
-        """A request may be admitted now, and would have so many tokens of its prompt to compute."""
-        self._uncached[order] = uncached
+    def tried(self, request: WaitingView, view: ScheduleView) -> None:
+        """A request may be admitted now."""
+        prompt = request.length - view.cached(request)
+        self._tabs[request.order] = Tab(request, prompt, left=prompt, expected=view.expected(request))
 
-    def look(self, view: ScheduleView) -> None:
+    def look(self, view: ScheduleView, waits: Callable[[WaitingView], bool]) -> None:
         """Count for good what has been served since the last look."""
         passed = view.now - self._looked
         if passed <= 0:
             return
+        self._looked = view.now
         running = view.running
-        there = {request.order for request in running}
-        self._uncached = {order: tokens for order, tokens in self._uncached.items() if order in there}
         if self._memory:
             self._fade(0.5 ** (passed / self._memory))
-            for order, tab in self._tabs.items():
-                if order not in there:
-                    self._past[tab.tenant] = self._past.get(tab.tenant, 0.0) + tab.served
-            self._tabs = {request.order: self._tab(request) for request in running}
-        self._looked = view.now
+            self._close({request.order: request for request in running}, waits)
+        self._tabs = {request.order: self._tab(request) for request in running}
+        for request in running if self._memory else ():
+            self._count(request, view)
 
     def shares(self, running: Sequence[RunningView]) -> dict[str, float]:
         """What each tenant has been served, by its weight; who has been served nothing is not there."""
         served = dict(self._past)
         for request in running:
+            tab = self._tabs.get(request.order) or Tab(request)
             tenant = request.tenant or ""
-            served[tenant] = served.get(tenant, 0.0) + self._served(request)
+            served[tenant] = served.get(tenant, 0.0) + tab.now(request) - tab.served
         return {tenant: tokens / self.weight(tenant) for tenant, tokens in served.items()}
 
     def weight(self, tenant: str) -> float:
@@ -75,15 +90,30 @@ class Service:
         faded = {tenant: tokens * kept for tenant, tokens in self._past.items()}
         self._past = {tenant: tokens for tenant, tokens in faded.items() if tokens >= FORGOTTEN}
 
+    def _close(self, running: Mapping[int, RunningView], waits: Callable[[WaitingView], bool]) -> None:
+        """Add what those were served since the last look who run no more."""
+        begun = [(tab, running[order]) for order, tab in self._tabs.items() if tab.begun and order in running]
+        # All that decode get a token a step: nobody got more of them than the most that one got who runs on.
+        most = max((request.generated - tab.generated for tab, request in begun), default=inf)
+        for order, tab in self._tabs.items():
+            if order not in running and not waits(tab.request):
+                self._add(tab.request, tab.left + min(tab.expected, most))
+
     def _tab(self, request: RunningView) -> Tab:
-        tab = self._tabs.get(request.order)
-        if tab is None:
-            tab = Tab(request.tenant or "", request.generated if request.retractions else 0)
-            self._tabs[request.order] = tab
-        tab.served = self._served(request)
+        tab = self._tabs.get(request.order) or Tab(request)
+        if not tab.begun:
+            tab.begun = True
+            tab.before = request.generated if request.retractions and self._memory else 0
         return tab
 
-    def _served(self, request: RunningView) -> float:
-        prompt = self._uncached.get(request.order, request.length) - request.unplanned
-        tab = self._tabs.get(request.order)
-        return max(0, prompt) + request.generated - (tab.before if tab else 0)
+    def _count(self, request: RunningView, view: ScheduleView) -> None:
+        """Add what a request that runs was served since the last look."""
+        tab = self._tabs[request.order]
+        served = tab.now(request)
+        self._add(request, served - tab.served)
+        tab.request, tab.served, tab.generated = request, served, request.generated
+        tab.left, tab.expected = request.unplanned, view.expected(request)
+
+    def _add(self, request: WaitingView, tokens: float) -> None:
+        tenant = request.tenant or ""
+        self._past[tenant] = self._past.get(tenant, 0.0) + tokens

@@ -42,7 +42,10 @@ class Lines:
                 if line := self._lines.get((priority, tenant)):
                     contest.enter(iter((line,)))
             contest.enter(self._strangers(priority, ages, known))
+        idle = not view.running
         for request in contest:
+            if idle:  # core admits then without asking
+                service.tried(request, view)
             yield request
             tenant = request.tenant or ""
             contest.serve(tenant, (request.length + view.expected(request)) / service.weight(tenant))
