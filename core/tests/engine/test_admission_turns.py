@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ def gaps(w, rid, decode):
             break
         slot = next((opened.slot for opened in plan.opens if opened.prompt == prompt), slot)
         steps += [at for row in plan.rows if row.slot == slot and (row.tokens is None) == decode]
-    return [later - at for at, later in zip(steps, steps[1:], strict=False)]
+    return [later - at for at, later in pairwise(steps)]
 
 
 def both(w):
