@@ -11,7 +11,8 @@ import pytest
 from stepwell import Groups, SchedulePolicy
 from stepwell.builtin.fcfs import Fcfs
 from stepwell.offers import NoConfig
-from stepwell_fair import Fair, FairConfig, stepwell_schedulers
+from stepwell_fair import FairConfig, stepwell_schedulers
+from stepwell_fair import fair as made
 from stepwell_testkit import KitRequest, KitRunning, KitView
 
 
@@ -22,8 +23,8 @@ def policy(context) -> SchedulePolicy:
     return offer.make(offer.config(), context)
 
 
-def fair(**settings) -> Fair:
-    return Fair(FairConfig(**settings), None)
+def fair(**settings):
+    return made(FairConfig(**settings), None)
 
 
 def queue(tenants: str, **changes):
@@ -259,7 +260,9 @@ def test_least_urgent_then_newest_give_way_to_a_request_that_is_urgent_enough(po
 
 
 def test_nobody_gives_way_where_that_is_off():
-    assert names(fair(preempt_over=0), KitRequest(0, priority=1_000), runs(0, 0)) == []
+    policy = fair(preempt_over=0)
+    assert names(policy, KitRequest(0, priority=1_000), runs(0, 0)) == []
+    assert type(policy).preempt is SchedulePolicy.preempt, "core would ask in vain"
 
 
 def test_urgency_gained_by_waiting_pushes_nobody_out():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepwell_fair import Fair, FairConfig
+from stepwell_fair import FairConfig, fair
 from stepwell_testkit import ScheduleKit
 
 HISTORY = "what tenants were served before counts, so who has seen it answers otherwise than who has not"
@@ -11,13 +11,13 @@ HISTORY = "what tenants were served before counts, so who has seen it answers ot
 class TestFairByWhoRuns(ScheduleKit):
     @pytest.fixture
     def policy(self, context):
-        return Fair(FairConfig(memory_s=0.0, age_s=30.0, weights={"t": 3}, preempt_over=2), context)
+        return fair(FairConfig(memory_s=0.0, age_s=30.0, weights={"t": 3}, preempt_over=2), context)
 
 
 class TestFair(ScheduleKit):
     @pytest.fixture
     def policy(self, context):
-        return Fair(FairConfig(preempt_over=1), context)
+        return fair(FairConfig(preempt_over=1), context)
 
     @pytest.mark.xfail(reason=HISTORY)
     @pytest.mark.parametrize("seed", range(6))

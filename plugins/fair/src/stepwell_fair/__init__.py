@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from stepwell import Offer, SchedulePolicy, hookimpl
-from stepwell_fair.fair import Fair, FairConfig
+from stepwell_fair.fair import FairConfig, fair
 
 
 @hookimpl
 def stepwell_schedulers() -> Iterable[Offer[SchedulePolicy]]:
     """Urgent first, then the tenant that has had least, then who waits long for little."""
-    return [Offer("fair", Fair, FairConfig)]
+    return [Offer("fair", fair, FairConfig)]

@@ -26,9 +26,9 @@ Name = tuple[int, str | None, int]
 class RouteKeyConfig:
     """The `[schedule]` table when `use = "route-key"`."""
 
-    max_passes: int = 256
+    max_passes: int = 1024
     """A request that later ones have passed this often goes first. 0 is arrival order."""
-    max_wait_s: float = 30.0
+    max_wait_s: float = 60.0
     """The oldest request of a key that does not run goes first once it has waited so many seconds."""
     max_keys: int = 0
     """While so many keys run, requests of further keys are held back, for `max_wait_s` at most. 0: never."""
