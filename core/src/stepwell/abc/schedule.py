@@ -101,6 +101,8 @@ class SchedulePolicy(ABC):
 
     max_passes: int = 64
     """Aging bound: a request that later ones have passed this often goes first. Core enforces it."""
+    remembers: bool = False
+    """Whether it goes by what it was told before, such as who was served; a new one may then answer otherwise."""
 
     @abstractmethod
     def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:

@@ -72,6 +72,7 @@ class Choices(SchedulePolicy):
         self._preempt = preempt or order
         self._victim = victim or order
         self._chunks = chunks or order
+        self.remembers = any(one.remembers for one in (order, admit, look_past, preempt, victim, chunks) if one)
 
     def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:
         return self._order.order(waiting, view)

@@ -85,16 +85,18 @@ class Ranked(Kit):
 
     @pytest.mark.parametrize("seed", range(6))
     def test_ranked_groups_that_are_kept_give_the_order_from_scratch(self, ranked: RankedPolicy, seed: int) -> None:
-        """Requests come, go and come back, the cache changes, time passes; a policy may skip none of it."""
+        """Requests come, go and come back, the cache changes, time passes; a policy may skip none of it.
+
+        What is told from scratch is a new policy, or, if it remembers, one that was told all the same before.
+        """
         dice = random.Random(seed)
         kept = Keeper(copy.deepcopy(ranked))
         for turn in range(120):
             for _ in range(dice.choice([1, 1, 1, 5])):
                 kept.change(dice, turn)
-            scratch = copy.deepcopy(ranked).order(list(kept.waiting), kept.view)
+            other = copy.deepcopy(kept.policy if ranked.remembers else ranked)
+            scratch = other.order(list(kept.waiting), kept.view)
             assert _orders(kept.order()) == _orders(scratch), f"after {turn + 1} turns"
-            if dice.random() < 0.1:
-                assert _orders(ranked.order(list(kept.waiting), kept.view)) == _orders(kept.order())
 
     def test_ranked_is_in_the_same_order_for_whoever_keeps_the_groups(self, ranked: RankedPolicy) -> None:
         """What it remembers of one set of groups it does not take for what it is told of another."""
@@ -144,7 +146,7 @@ class Keeper:
                 self._look_again(self.view.cut(dice.choice(list(self.view.tree.values()))))
             case _:
                 self.view.now = float(turn)
-                self.view.running = batch_of(dice, dice.randrange(6))
+                self.view.running = batch_of(dice, dice.randrange(6), first=10_000 + 10 * turn)
 
     def _look_again(self, view: KitView) -> None:
         """The cache is another now: who is answered something else about itself gets another place."""
