@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from stepwell.cli.replay_show import compared_rows
+from stepwell.cli.replay_show import brief, compared_rows
 from stepwell.replay.axes import Log, seconds, shares, times
 from stepwell.replay.compare import Combination, Outcome, grid, policies, sweeps
 from stepwell.replay.html import compared_page, page
@@ -102,6 +102,15 @@ def test_nothing_finished_is_a_page_without_distributions() -> None:
     assert not [one.text for one in tree.iter("h2") if "take" in (one.text or "")]
     alone = _tree(page("x", {"as configured": nothing[0][1]}, [("requests", ["3"])]))
     assert len(list(alone.iter("svg"))) == 1
+
+
+def test_experts_are_a_column_where_the_model_has_them() -> None:
+    dense, sparse = (_outcomes(GRIDS["two"]) for _ in range(2))
+    for _, result in sparse:
+        result.experts_per_step = 61.5
+    for outcomes, there in ((dense, False), (sparse, True)):
+        assert ("experts a step" in _page(outcomes)) == there
+        assert ("experts\na step" in dict(brief(outcomes))) == there
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (0.003, 0.004), (0.02, 80.0), (0.0, 4000.0), (5.0, 5.0), (1, 2)])

@@ -99,7 +99,7 @@ def command(
     if tokenizer is not None:
         sets = (*sets, f"replay.tokenizer={tokenizer}")
     asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price, answers, timeless)
-    jobs = jobs or os.cpu_count() or 1
+    jobs = jobs or _cores()
     if compare or sweep:
         named, swept = policies(compare), sweeps(sweep)
         if speed != 1.0 and SPEED in [one.key for one in swept]:
@@ -122,6 +122,11 @@ def command(
             show(trace_path.name, results)
     if html_path is not None and not as_json:
         click.echo(f"wrote {html_path}")
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _no_time(*, model: bool, ablate: bool) -> None:

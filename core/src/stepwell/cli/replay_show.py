@@ -82,7 +82,7 @@ def brief(outcomes: Sequence[Outcome]) -> list[Line]:
     hits = line("hits", lambda r: f"{r.all.share:.1%}")
     if not any(len(result.ttft_s) for _, result in outcomes):
         return [hits]
-    return [
+    lines = [
         hits,
         ("TTFT\nmean s", _against(outcomes, "ttft_mean", lambda r: percentiles(r.ttft_s).get("mean", 0.0))),
         ("TTFT\np99 s", _against(outcomes, "ttft_p99", lambda r: percentiles(r.ttft_s).get("p99", 0.0))),
@@ -92,6 +92,9 @@ def brief(outcomes: Sequence[Outcome]) -> list[Line]:
         line("retrac-\ntions", lambda r: f"{r.retractions:,}"),
         line("padding", lambda r: f"{r.padding_share:.0%}"),
     ]
+    if any(result.experts_per_step for _, result in outcomes):
+        lines.append(line("experts\na step", lambda r: f"{r.experts_per_step:,.1f}"))
+    return lines
 
 
 def _against(outcomes: Sequence[Outcome], ratio: str, value: Callable[[Result], float]) -> list[str]:
