@@ -11,7 +11,6 @@ from stepwell.bench.schedule import TARGETS, command, prompts_of
 from stepwell.bench.waiters import Waiters
 from stepwell.errors import ConfigError
 
-
 QUICK = ("--page=16", "--running=8", "--ticks=3")
 
 

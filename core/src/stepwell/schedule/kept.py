@@ -25,6 +25,8 @@ class Kept:
         """Who may still be in a group."""
         self._tuples: bool | None = None
         """Whether the policy's ranks are tuples; None before the first."""
+        self._plain: type = type(None)
+        """What its ranks are where they are numbers that need no further look; a tuple always does."""
 
     def add(self, job: Job) -> None:
         self._due[job.order] = job
@@ -49,7 +51,8 @@ class Kept:
             for job in self._due.values():
                 name, rank = place(job, view)
                 hash(name)
-                self._check(rank)
+                if rank.__class__ is not self._plain or rank != rank:
+                    self._check(rank)
                 placed.append((job, name, rank))
         finally:
             self._update(placed)
@@ -76,7 +79,9 @@ class Kept:
         if tuples is not self._tuples:
             raise TypeError(f"the rank {rank!r} does not compare with those before")
         for number in rank if isinstance(rank, tuple) else (rank,):
-            if not isinstance(number, (float, int, Real)):
+            if not isinstance(number, Real):
                 raise TypeError(f"the rank {rank!r} is no number")
             if number != number:
                 raise ValueError(f"the rank {rank!r} does not compare")
+        if not tuples:
+            self._plain = type(rank)

@@ -164,37 +164,39 @@ class Probes(Follower):
                 del self._spots[spot.place]
 
     def _probe(self, job: Job) -> None:
-        tokens = job.tokens
-        root = self._index.roots.get(job.request.namespace)
-        if root is None:
-            job.probed = 0
-            self._wait_at(job.request.namespace, 0, job)
-            return
-        _, node, at, inside = self._index.walk(root, tokens)
-        node = inside or node
-        length = self._pages(job, at)
-        place: Place = node if node.parent is not None else job.request.namespace
-        if self._windowed:
-            if node.bare and self._geometry.windowed:
-                length, node = above_bare(node, length)
-            length, _ = longest(self._geometry, node, length, True)
+        namespace = job.request.namespace
+        place: Place = namespace
+        root, at, length = self._index.roots.get(namespace), 0, 0
+        if root is not None:
+            tokens = job.tokens
+            _, node, at, inside = self._index.walk(root, tokens)
+            if inside is not None:
+                node = inside
+            length = at // self.step if at < len(tokens) else self._pages(job, at)
+            if node is not root:
+                place = node
+            if self._windowed:
+                length = self._usable(node, length)
         job.probed = length * self._geometry.page
-        self._wait_at(place, at, job)
-
-    def _pages(self, job: Job, at: int) -> int:
-        """Pages that a request may use of `at` bytes: its last token is computed in any case."""
-        return min(at, max(0, len(job.tokens) - TOKEN_BYTES)) // self.step
-
-    def _wait_at(self, place: Place, at: int, job: Job) -> None:
         table = self._spots.get(place)
         if table is None:
             table = self._spots[place] = {}
-            if self._windowed and isinstance(place, Node):
+            if self._windowed:
                 self._light(place)
         spot = table.get(at)
         if spot is None:
             spot = table[at] = Spot(self, place, at)
         spot.add(job)
+
+    def _usable(self, node: Node, length: int) -> int:
+        """The longest length with which windows are there, too."""
+        if node.bare and self._geometry.windowed:
+            length, node = above_bare(node, length)
+        return longest(self._geometry, node, length, True)[0]
+
+    def _pages(self, job: Job, at: int) -> int:
+        """Pages that a request may use of `at` bytes: its last token is computed in any case."""
+        return min(at, max(0, len(job.tokens) - TOKEN_BYTES)) // self.step
 
     # endregion
 
@@ -288,8 +290,10 @@ class Probes(Follower):
 
     # region: where somebody waits below
 
-    def _light(self, node: Node) -> None:
-        above = node.parent
+    def _light(self, place: Place) -> None:
+        if isinstance(place, bytes):
+            return
+        node, above = place, place.parent
         while above is not None and above.parent is not None:
             lit = self._lit.setdefault(above, {})
             if node in lit:

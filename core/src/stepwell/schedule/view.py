@@ -47,7 +47,7 @@ class View(ScheduleView):
         return self._cache.version
 
     def cached(self, request: WaitingView) -> int:
-        job = _job(request)
+        job = request if isinstance(request, Job) else _job(request)
         cached = self._probes.cached(job)
         if job.line is None:
             leave(job)
