@@ -58,9 +58,9 @@ class Fair(RankedPolicy):
         return (request.priority, request.tenant or "", size), 0.0
 
     def merge(self, groups: Groups, view: ScheduleView) -> Iterator[WaitingView]:
-        self._service.look(view, groups.holds)
+        served = self._service.look(view, groups.holds)
         self._lines.follow(groups)
-        return self._lines.in_turn(view, self._service, self._age_s)
+        return self._lines.in_turn(view, served, self._service, self._age_s)
 
     def admit(self, request: WaitingView, view: ScheduleView) -> bool:
         self._service.tried(request, view)

@@ -40,10 +40,12 @@ class Line:
         return turns[0] if len(turns) == 1 else merge_sorted(*turns)
 
     def _of(self, size: int, group: Group, now: float, age_s: float) -> Iterator[Turn]:
+        urgent = -self.priority
         for request in group:
+            if age_s:
+                urgent = -urgency(request, now, age_s)
             # (wait + service) / service without what all have alike: one, and the seconds that a token takes.
-            ratio = (now - request.arrival) / (1 << size)
-            yield -urgency(request, now, age_s), -ratio, request.order, request
+            yield urgent, (request.arrival - now) / (1 << size), request.order, request
 
 
 def urgency(request: WaitingView, now: float, age_s: float) -> int:

@@ -34,7 +34,7 @@ class Tab:
     left: int = 0
     """Tokens of its prompt to compute."""
     expected: float = 0.0
-    """Tokens that it would generate yet."""
+    """Tokens that it would generate, as long as it has not begun."""
 
     def now(self, request: RunningView) -> int:
         """What it has been served by now."""
@@ -59,19 +59,22 @@ class Service:
         prompt = request.length - view.cached(request)
         self._tabs[request.order] = Tab(request, prompt, left=prompt, expected=view.expected(request))
 
-    def look(self, view: ScheduleView, waits: Callable[[WaitingView], bool]) -> None:
-        """Count for good what has been served since the last look."""
+    def look(self, view: ScheduleView, waits: Callable[[WaitingView], bool]) -> dict[str, float]:
+        """Count for good what has been served since the last look; answers the shares of now."""
         passed = view.now - self._looked
         if passed <= 0:
-            return
+            return self.shares(view.running)
         self._looked = view.now
         running = view.running
         if self._memory:
             self._fade(0.5 ** (passed / self._memory))
             self._close({request.order: request for request in running}, waits)
         self._tabs = {request.order: self._tab(request) for request in running}
-        for request in running if self._memory else ():
-            self._count(request, view)
+        if not self._memory:
+            return self.shares(running)
+        for request in running:
+            self._count(request)
+        return self.shares(())  # there is nothing that has not been counted
 
     def shares(self, running: Sequence[RunningView]) -> dict[str, float]:
         """What each tenant has been served, by its weight; who has been served nothing is not there."""
@@ -92,12 +95,16 @@ class Service:
 
     def _close(self, running: Mapping[int, RunningView], waits: Callable[[WaitingView], bool]) -> None:
         """Add what those were served since the last look who run no more."""
-        begun = [(tab, running[order]) for order, tab in self._tabs.items() if tab.begun and order in running]
+        ended = [tab for order, tab in self._tabs.items() if order not in running and not waits(tab.request)]
+        if not ended:
+            return
         # All that decode get a token a step: nobody got more of them than the most that one got who runs on.
-        most = max((request.generated - tab.generated for tab, request in begun), default=inf)
-        for order, tab in self._tabs.items():
-            if order not in running and not waits(tab.request):
-                self._add(tab.request, tab.left + min(tab.expected, most))
+        begun = [tab for order, tab in self._tabs.items() if tab.begun and order in running]
+        most = max((running[tab.request.order].generated - tab.generated for tab in begun), default=None)
+        for tab in ended:
+            likely = tab.request.max_new - tab.generated if tab.begun else tab.expected
+            alone = 0 if tab.begun else likely
+            self._add(tab.request, tab.left + (alone if most is None else min(likely, most)))
 
     def _tab(self, request: RunningView) -> Tab:
         tab = self._tabs.get(request.order) or Tab(request)
@@ -106,13 +113,13 @@ class Service:
             tab.before = request.generated if request.retractions and self._memory else 0
         return tab
 
-    def _count(self, request: RunningView, view: ScheduleView) -> None:
+    def _count(self, request: RunningView) -> None:
         """Add what a request that runs was served since the last look."""
         tab = self._tabs[request.order]
         served = tab.now(request)
         self._add(request, served - tab.served)
         tab.request, tab.served, tab.generated = request, served, request.generated
-        tab.left, tab.expected = request.unplanned, view.expected(request)
+        tab.left = request.unplanned
 
     def _add(self, request: WaitingView, tokens: float) -> None:
         tenant = request.tenant or ""

@@ -33,9 +33,11 @@ class Lines:
             line.change(size, groups.get(name))
             self._move(line, before)
 
-    def in_turn(self, view: ScheduleView, service: Service, age_s: float) -> Iterator[WaitingView]:
+    def in_turn(
+        self, view: ScheduleView, served: dict[str, float], service: Service, age_s: float
+    ) -> Iterator[WaitingView]:
         """All requests in order. Costs what is read of it, and a look at each tenant that has been served."""
-        contest = Contest(service.shares(view.running), view.now, age_s)
+        contest = Contest(served, view.now, age_s)
         known = frozenset(contest.served)
         for priority, ages in self._by_age.items():
             for tenant in known:
