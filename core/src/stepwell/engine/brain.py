@@ -114,7 +114,7 @@ class Brain:
         self._queue = Queue(policy, self.counters.fault)
         self._batch = Batch(cache, settings.max_running, model.eos)
         self._forecast = Forecast(settings.reserve)
-        self._view = View(cache, lambda: self._batch.seats)
+        self._view = View(cache, lambda: self._batch.seats, self._forecast.expected)
         decisions = Decisions(policy, self._view, self.counters.fault)
         self._copies = Copies(cache, settings.save_pages_per_step, settings.late_saves, page_bytes, self.counters)
         self._stores = Stores(cache, settings.store_pages, page_bytes, self.counters, self._emit)
@@ -386,6 +386,7 @@ class Brain:
         if finish in ANSWERED:
             self._forecast.finished(generated, job.max_new)
         self._admission.gone(job)
+        self._copies.let_go(job)
         if job.seat is None:
             self._queue.remove(job)
         else:
@@ -430,7 +431,7 @@ class Brain:
         seat.job.retractions += 1
         computed = seat.computed()
         self._requeue(seat, cause, publish=True)
-        self._copies.rescue(seat.job.request.namespace, computed)
+        self._copies.rescue(seat.job, computed)
 
     def _fail(self, job: Job, why: str) -> None:
         self.counters.failed += 1
