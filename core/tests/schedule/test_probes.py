@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from stepwell.abc.ranked import RankedPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.cache.cache import Cache, CacheShape
@@ -14,6 +15,7 @@ from stepwell.cache.recency import Recency
 from stepwell.schedule.job import Job
 from stepwell.schedule.line import Line
 from stepwell.schedule.probes import leave
+from stepwell.schedule.queue import Queue
 from stepwell.schedule.request import Request
 from stepwell.schedule.view import View
 from stepwell.types import Chunked, Full, GroupSpec, Window
@@ -33,6 +35,13 @@ SHAPES = {
 }
 
 
+class Longest(RankedPolicy):
+    probes = True
+
+    def place(self, request, view):
+        return view.prefix(request), (-view.cached(request), request.length)
+
+
 class Down(WritePolicy):
     def decide(self, edge: Edge, cause: Cause, uses: int) -> Decision:
         return Decision.NOW
@@ -50,7 +59,7 @@ def words(*ids):
 class World:
     """A small cache under pressure, and requests that wait while others are served."""
 
-    def __init__(self, groups, host, seed):
+    def __init__(self, groups, host, seed, line=None):
         self.dice = random.Random(seed)
         self.cache = Cache(
             CacheShape(groups, PAGE, (40,) * len(groups), (24 * host,) * len(groups)),
@@ -59,7 +68,7 @@ class World:
             retain=Ends(),
         )
         self.view = View(self.cache, lambda: ())
-        self.line = Line()
+        self.line = Line() if line is None else line
         self.known = {}
         self.leases = []
         self.orders = 0
@@ -175,3 +184,15 @@ def test_nothing_is_kept_of_those_who_wait_no_more():
     while len(world.line):
         world.leave()
     assert not world.view._probes._spots
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_kept_order_is_the_one_from_scratch_whatever_happens_to_the_tree(shape):
+    faults = []
+    for seed in range(6):
+        world = World(SHAPES[shape], 1, seed, Queue(Longest(), faults.append))
+        for _ in range(60):
+            for _ in range(world.dice.randrange(6)):
+                world.turn()
+            assert list(world.line.ordered(world.view)) == list(Longest().order(tuple(world.line), world.view))
+    assert not faults

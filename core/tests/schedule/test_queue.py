@@ -1,5 +1,10 @@
+import random
+from itertools import islice
 from types import SimpleNamespace
 
+import pytest
+
+from stepwell.abc.ranked import RankedPolicy
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.builtin.fcfs import Fcfs
 from stepwell.offers import NoConfig
@@ -109,3 +114,156 @@ def test_an_aging_bound_that_is_no_number_is_counted_and_the_usual_one_holds():
     made, faults = queue(policy, jobs)
     made.admitted(jobs[1:])
     assert jobs[0].passes == 1 and faults == ["max_passes is None, which is no number"]
+
+
+class Longest(RankedPolicy):
+    """The longest first, as far as it is told."""
+
+    max_passes = 10**9
+
+    def __init__(self, rank=None, name=None, merge=None):
+        self.asked = []
+        self.rank = rank or (lambda request: -float(request.length))
+        self.name = name or (lambda request: request.priority)
+        self.merged = merge
+
+    def place(self, request, view):
+        self.asked.append(request)
+        return self.name(request), self.rank(request)
+
+    def merge(self, groups, view):
+        return self.merged(groups) if self.merged else super().merge(groups, view)
+
+
+def sized(order, length, priority=0):
+    return Job(Request(rid=f"r{order}", namespace=b"", tokens=bytes(4 * length), priority=priority), order, 0.0)
+
+
+def test_a_kept_order_is_the_one_from_scratch_and_asks_only_about_who_is_new():
+    dice = random.Random(3)
+    policy, scratch = Longest(), Longest()
+    made, faults = queue(policy, [])
+    back = []
+    for order in range(400):
+        made.add(sized(order, dice.randrange(1, 20), dice.randrange(3)))
+        if back and dice.random() < 0.3:
+            made.add(back.pop())
+        if dice.random() < 0.6:
+            gone = dice.sample(list(made), min(len(made), dice.choice([1, 1, 5])))
+            for each in gone:
+                made.remove(each)
+            back += gone[:1]
+        policy.asked.clear()
+        assert list(made.ordered(VIEW)) == list(scratch.order(tuple(made), VIEW))
+        assert len(policy.asked) <= 2, "somebody was placed anew for nothing"
+    assert not faults
+
+
+def test_no_more_of_an_order_is_worked_out_than_is_read():
+    read = []
+
+    def lazy(groups):
+        for request in RankedPolicy.merge(Longest(), groups, VIEW):
+            read.append(request)
+            yield request
+
+    made, faults = queue(Longest(merge=lazy), [sized(order, 1) for order in range(50)])
+    assert len(list(islice(made.ordered(VIEW), 5))) == 5
+    assert len(read) == 5
+
+    class Plain(SchedulePolicy):
+        def order(self, waiting, view):
+            return (read.append(request) or request for request in waiting)
+
+    read.clear()
+    made, _ = queue(Plain(), [sized(order, 1) for order in range(50)])
+    assert len(list(islice(made.ordered(VIEW), 5))) == 5
+    assert len(read) == 5 and not faults
+
+
+def half_way(groups):
+    everybody = [request for group in groups.values() for request in group]
+    yield everybody[-1]
+    raise RuntimeError("half-way through")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Longest(rank=lambda request: 1 / 0),
+        Longest(rank=lambda request: float("nan")),
+        Longest(rank=lambda request: (1.0, float("nan"))),
+        Longest(rank=lambda request: "late"),
+        Longest(rank=lambda request: 1.0 if request.order else (1.0,)),
+        Longest(name=lambda request: [request.order]),
+        Longest(merge=lambda groups: 1 / 0),
+        Longest(merge=lambda groups: None),
+        Longest(merge=lambda groups: [job(77)]),
+        Longest(merge=lambda groups: iter([None])),
+        Longest(merge=lambda groups: iter([])),
+    ],
+)
+def test_a_broken_rank_group_or_merge_is_counted_once_and_all_go_by_arrival(policy):
+    jobs = [sized(order, 1 + order) for order in range(4)]
+    made, faults = queue(policy, jobs)
+    for tries in (1, 2):
+        assert list(made.ordered(VIEW)) == jobs
+        assert len(faults) == tries
+
+
+def test_what_was_proposed_before_a_fault_stands_and_the_rest_goes_by_arrival():
+    jobs = [sized(order, 1) for order in range(4)]
+    repeats = Longest(merge=lambda groups: iter([jobs[3], jobs[1], jobs[3], jobs[0]]))
+    for policy, first in ((Longest(merge=half_way), [jobs[3]]), (repeats, [jobs[3], jobs[1]])):
+        made, faults = queue(policy, jobs)
+        assert list(made.ordered(VIEW)) == [*first, *(each for each in jobs if each not in first)]
+        assert len(faults) == 1
+
+
+def test_one_request_that_cannot_be_placed_keeps_no_other_from_its_place():
+    policy = Longest(rank=lambda request: -request.length if request.order != 2 else 1 / 0)
+    jobs = [sized(order, 1 + order) for order in range(4)]
+    made, faults = queue(policy, jobs)
+    assert list(made.ordered(VIEW)) == jobs and len(faults) == 1
+    made.remove(jobs[2])
+    assert [each.order for each in made.ordered(VIEW)] == [3, 1, 0] and len(faults) == 1
+
+
+def test_who_leaves_while_an_order_is_read_is_no_fault():
+    jobs = [sized(order, 1 + order) for order in range(4)]
+    for policy in (Longest(), Latest()):
+        made, faults = queue(policy, jobs)
+        order = made.ordered(VIEW)
+        assert next(order) is jobs[3]
+        made.remove(jobs[1])
+        made.add(sized(9, 9))
+        assert list(order) == [jobs[2], jobs[0]] and not faults
+        made.add(jobs[1])
+        for each in list(made):
+            made.remove(each)
+
+
+def test_passes_are_those_of_a_plain_count():
+    dice = random.Random(5)
+    policy = Latest()
+    policy.max_passes = 12
+    made, _ = queue(policy, [])
+    counted, aged, out = {}, set(), []
+    for order in range(600):
+        fresh = job(order)
+        made.add(fresh)
+        counted[fresh] = 0
+        if out and dice.random() < 0.2:
+            made.add(out.pop(dice.randrange(len(out))))
+        admitted = dice.sample(list(made), min(len(made), dice.choice([0, 0, 1, 2, 4])))
+        made.admitted(admitted)
+        for each in made:
+            passed = sum(other.order > each.order for other in admitted)
+            counted[each] += passed
+            if passed and counted[each] >= policy.max_passes:
+                aged.add(each)
+        out += [each for each in admitted if dice.random() < 0.5]
+        assert all(each.passes == counted[each] and each.aged == (each in aged) for each in made)
+        overdue = [each for each in made if each.aged]
+        assert list(islice(made.ordered(VIEW), len(overdue))) == overdue
+    assert aged and all(each.passes == counted[each] for each in out)
