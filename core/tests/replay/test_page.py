@@ -104,6 +104,13 @@ def test_nothing_finished_is_a_page_without_distributions() -> None:
     assert len(list(alone.iter("svg"))) == 1
 
 
+def test_a_page_says_what_all_have_in_common() -> None:
+    outcomes = _outcomes(GRIDS["two"])
+    for number, (_, result) in enumerate(outcomes):
+        result.setup = {"preset": "a<b>", "device_pages": 4096, "schedule": str(number)}
+    assert "400 requests, preset a&lt;b&gt;, device pages 4096." in _page(outcomes)
+
+
 def test_experts_are_a_column_where_the_model_has_them() -> None:
     dense, sparse = (_outcomes(GRIDS["two"]) for _ in range(2))
     for _, result in sparse:

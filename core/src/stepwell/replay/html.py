@@ -92,6 +92,7 @@ def _page(title: str, told: str, shown: Sequence[Shown], rows: Rows, sweeps: str
     timed = [one for one in shown if len(one.result.ttft_s)]
     sections = [
         f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(_setup(shown))}</p>",
         f"<p>{escape(told)}</p>" if told else "",
         _metrics(shown, DECIDE if timed else DECIDE[:1]) if len(shown) > 1 else "",
         sweeps,
@@ -106,6 +107,16 @@ def _page(title: str, told: str, shown: Sequence[Shown], rows: Rows, sweeps: str
     head = f'<meta charset="utf-8"/><title>{escape(title)}</title><style>{STYLE}{_dimming(shown)}</style>'
     body = "".join(sections)
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _setup(shown: Sequence[Shown]) -> str:
+    """What all have in common."""
+    first = shown[0].result
+    common = {
+        key: value for key, value in first.setup.items() if all(one.result.setup.get(key) == value for one in shown)
+    }
+    told = [f"{first.requests:,} requests", *(f"{key.replace('_', ' ')} {value}" for key, value in common.items())]
+    return ", ".join(told) + "."
 
 
 # --- tables ---
