@@ -75,7 +75,8 @@ class Live:
         return running
 
     def stats(self) -> dict[str, float]:
-        return {name: float(value) for name, value in self.engine.control("stats").items()}  # type: ignore[arg-type]
+        stats = self.engine.control("stats")
+        return {name: float(value) for name, value in stats.items() if isinstance(value, int | float)}
 
     def settle(self, condition: Callable[[dict[str, float]], bool] = lambda stats: True, within_s: float = 10) -> None:
         """Wait until nothing moves, and something holds."""
