@@ -99,41 +99,50 @@ class Room:
         self._new = 0.0
         self._rest = 0
         self._growth = [0] * len(self._peaks)
-        for seat in seats:
-            self.add(seat)
+        self._reckon(seats, 1)
 
     def add(self, seat: Seat) -> None:
         """One more runs."""
-        self._count(seat, 1)
+        self._reckon((seat,), 1)
 
     def without(self, seats: Iterable[Seat]) -> Room:
         """As it would be if these did not run."""
         room = copy(self)
         room._growth = list(self._growth)
-        for seat in seats:
-            room._count(seat, -1)
+        room._reckon(seats, -1)
         return room
 
-    def _count(self, seat: Seat, sign: int) -> None:
+    def _reckon(self, seats: Iterable[Seat], sign: int) -> None:
+        """Made for all that run in every pass: a fraction of a microsecond each."""
+        windows = self._windows
+        new, running = 0.0, 0
+        for seat in seats:
+            if seat.done >= seat.foreseen_at:
+                self._foresee(seat)
+            planned, target = seat.planned, seat.target
+            new += seat.foreseen - (planned if planned > target else target)
+            running += 1
+            if windows:
+                self._reckon_windows(seat, sign)
+        self._new += sign * new
+        self.running += sign * running
+
+    def _reckon_windows(self, seat: Seat, sign: int) -> None:
+        """Only where there are windows does a request get pages for a part of its prompt."""
         lease, target = seat.lease, seat.target
-        capacity = lease.capacity
-        if seat.done >= seat.foreseen_at:
-            self._foresee(seat)
-        self.running += sign
-        self._new += sign * max(0.0, seat.foreseen - max(seat.planned, target))
-        rest = max(0, target - capacity)
+        rest = max(0, target - lease.capacity)
+        new = max(0.0, seat.foreseen - max(lease.capacity, target))
         self._rest += sign * rest
-        if self._windows:
-            new = max(0.0, seat.foreseen - max(capacity, target))
-            for group in self._windows:
-                self._growth[group] += sign * self._grows(group, lease.pages - lease.trimmed[group], rest, new)
+        for group in self._windows:
+            self._growth[group] += sign * self._grows(group, lease.pages - lease.trimmed[group], rest, new)
 
     def _foresee(self, seat: Seat) -> None:
-        """Where a request will probably end; asked again when it has grown by a page, which is exact enough."""
+        """Where a request will probably end; asked again a page further, which is exact enough."""
         job = seat.job
         generated = max(job.generated_before, seat.done - seat.base)
-        seat.foreseen = seat.base + generated + self._forecast.expected(generated, job.max_new)
-        seat.foreseen_at = seat.done + self._page
+        expected = self._forecast.expected(generated, job.max_new)
+        seat.foreseen = seat.base + generated + expected
+        seat.foreseen_at = seat.done + max(1, min(self._page, int(expected)))
 
     def _grows(self, group: int, held: int, rest: int, new: float) -> int:
         """Pages that a window of `held` pages takes yet, with `rest` tokens to prefill and up to `new` to generate."""
