@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,22 @@ def test_what_a_rescue_saves_is_loaded_when_its_request_is_back(world):
     assert w.cache.stats.rescue_dropped == 0
 
 
+@pytest.mark.parametrize("sim", [SIM, HYBRID], ids=["full", "hybrid"])
+@pytest.mark.parametrize("host", [80, 320])
+def test_others_do_not_take_from_host_what_a_request_comes_back_for(world, sim, host):
+    """A stream of others is written through to a host tier no larger than the device."""
+    draw = random.Random(1)
+    w = world(sim, device=80, host=host, reserve=0.0, max_running=16, audit=False)
+    for turn in range(30):
+        for number in range(2):
+            prompt = f"{turn:03}{number}"[::-1] + "x" * draw.randrange(5, 60)
+            w.submit(prompt, max_tokens=draw.choice((2, 2, 2, 2, 150)))
+        w.turn(10)
+    finish(w)
+    assert w.brain.counters.retractions > 3
+    assert share(w) <= 0.05
+
+
 def test_a_host_tier_too_small_takes_as_much_of_the_prefix_as_it_can(world):
     w = world(SIM, device=40, host=6, write=Never(), reserve=0.0)
     crowd(w, 2, 80, 40)
@@ -182,6 +199,17 @@ def test_who_gives_way_may_end_before_it_has_left(world):
         w.check(*(rid for rid in rids if rid not in gone))
         w.clean()
         assert event != "abort" or gone
+
+
+def test_what_is_held_on_host_is_let_go_of_when_its_request_is_aborted(world):
+    w = world(SIM, device=30, host=60, reserve=0.0)
+    rids = crowd(w, 4, 50, 16)
+    while not (waiting := [job for job in w.brain._jobs.values() if job.rescue]):
+        w.turn()
+    w.abort(waiting[0].rid)
+    w.run()
+    w.check(*(rid for rid in rids if rid != waiting[0].rid))
+    w.clean()
 
 
 @pytest.mark.parametrize("fails", [(), tuple(range(1, 40, 2))])

@@ -17,7 +17,7 @@ from stepwell.cache.fetch import Fetcher
 from stepwell.cache.follow import Follower
 from stepwell.cache.groups import Geometry, pages_of
 from stepwell.cache.index import Index
-from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, StoreOp, Usage
+from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, Rescue, StoreOp, Usage
 from stepwell.cache.match import Found, above_bare, below_a_hole, find, lengths, on_device, present, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
 from stepwell.cache.pool import NO_IDS, Pool
@@ -27,7 +27,7 @@ from stepwell.cache.watch import Watch
 from stepwell.types import TOKEN_BYTES, Cached, GroupSpec, Ids, PageResult, Tier
 
 __all__ = [
-    "Cache", "CacheShape", "CacheStats", "FetchOp", "FetchPlan", "Lease", "Match", "StoreOp", "Usage",
+    "Cache", "CacheShape", "CacheStats", "FetchOp", "FetchPlan", "Lease", "Match", "Rescue", "StoreOp", "Usage",
 ]  # fmt: skip
 
 NOWHERE = Node(None, b"", 0, 0, 0, 0)
@@ -400,17 +400,19 @@ class Cache:
         """Take up to `limit` pages of saves that the write policy asked for; each owns its pages until `saved`."""
         return self._tiering.saves(limit)
 
-    def rescue(self, namespace: bytes, computed: bytes) -> list[PageCopy]:
+    def rescue(self, namespace: bytes, computed: bytes) -> Rescue:
         """Save what a request computed that gives way, whatever the write policy says: as much as host has room for.
 
-        To be called once that is published and the lease is closed. The windows at its end are retained. The copies own
-        their pages until `saved`, as those of `saves`; until then no page of theirs leaves device.
+        To be called once that is published and the lease is closed. The windows at its end are retained. Until the
+        copies have ended no page of theirs leaves device, and until `let_go` none leaves host.
         """
-        root = self._index.roots.get(namespace)
-        if root is None:
-            return []
+        root = self._index.roots.get(namespace, NOWHERE)
         _, node, at, inside = self._index.walk(root, computed)
         return self._tiering.rescue(self._index.path(inside or node, root), at // self._geometry.step)
+
+    def let_go(self, rescue: Rescue) -> None:
+        """The request is back, or gone: from now on its pages may leave host."""
+        self._tiering.let_go(rescue)
 
     def saved(self, copy: PageCopy, ok: Sequence[bool]) -> None:
         """A save ended; pages that came become visible on host, and the write policy is asked about the store."""

@@ -74,6 +74,16 @@ class Lease:
     """A load failed: what is computed from here on is not to be published."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rescue:
+    """What of a request that gave way host has, or soon will; it stays there until `Cache.let_go`."""
+
+    copies: list[PageCopy]
+    """Saves to do, each of which owns its pages until `Cache.saved`."""
+    host: tuple[Ids, ...]
+    """Per group: the pages that are held on host; of full groups the last of what was there before is enough."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOp:
     """Host pages of one group on their way to storage; owned by the op until `Cache.stored`."""

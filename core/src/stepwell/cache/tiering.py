@@ -16,7 +16,7 @@ from stepwell.abc.runner import PageCopy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.cache.evict import Evictor
 from stepwell.cache.index import Index
-from stepwell.cache.ledger import CacheStats, Lease, StoreOp
+from stepwell.cache.ledger import CacheStats, Lease, Rescue, StoreOp
 from stepwell.cache.node import ABSENT, DEVICE, HOST, Node, Places, Run, Seg
 from stepwell.cache.pieces import NOWHERE, Piece, kept, runs_of, spans, stretches
 from stepwell.cache.pool import NO_IDS, Flags
@@ -37,6 +37,7 @@ class Tiering:
         self._saving: dict[int, tuple[int, list[Piece]]] = {}
         self._rescues: set[int] = set()
         """Saves whose pages stay on device until they have ended."""
+        self._held: dict[Rescue, None] = {}
         self._loading: dict[int, tuple[Lease, int, Node, Ids, PageCopy]] = {}
         self.storing = Storing(index, stats, write, self._ids, storage)
         self._ended_saves = 0
@@ -106,21 +107,47 @@ class Tiering:
             self._wanted.popleft()
         return self._copies(moves)
 
-    def rescue(self, path: Sequence[Node], end: int) -> list[PageCopy]:
-        """Save what a path has up to page `end`, windows there included."""
-        if not path:
-            return []
-        self._index.retained.retain(path[-1], [end])
-        if not self._has_host:
-            return []
-        wanted = sum(len(self._savable(node, group)) for node in path for group in range(len(node.runs)))
-        moves: list[list[Piece]] = [[] for _ in self._index.geometry.groups]
+    def rescue(self, path: Sequence[Node], end: int) -> Rescue:
+        """Save what a path has up to page `end`, windows there included, and hold on host what it is loaded from."""
+        if path:
+            self._index.retained.retain(path[-1], [end])
+        held = self._on_host(path, end)
+        moves: list[list[Piece]] = [[] for _ in held]
+        wanted = sum(len(self._savable(node, group)) for node in path for group in range(len(held)))
         taken = self._take(path, wanted, moves) if wanted else 0
         self._stats.rescued += taken
         self._stats.rescue_dropped += wanted - taken
+        new = [np.concatenate([NO_IDS, *(piece.lower for piece in pieces)]) for pieces in moves]
         copies = self._copies(moves)
         self._rescues.update(copy.id for copy in copies)
-        return copies
+        rescue = Rescue(copies, tuple(np.concatenate(pair) for pair in zip(held, new, strict=True)))
+        for group, ids in enumerate(rescue.host):
+            self._index.pools[HOST][group].acquire(ids)
+        self._held[rescue] = None
+        return rescue
+
+    def let_go(self, rescue: Rescue) -> None:
+        del self._held[rescue]
+        for group, ids in enumerate(rescue.host):
+            self._index.pools[HOST][group].release(ids, used=False)
+
+    def _on_host(self, path: Sequence[Node], end: int) -> list[Ids]:
+        """Host pages of a path, there or on their way, without which it could not be continued at page `end`."""
+        index = self._index
+        held = []
+        for group, need in enumerate(index.geometry.groups):
+            device, host = [NO_IDS], [NO_IDS]
+            for node in path:
+                if (run := node.runs[group]) is not None:
+                    start, stop = max(0, need.first(end) - node.first), max(0, end - node.first)
+                    device.append(run.ids(DEVICE, node.pages)[start:stop])
+                    host.append(run.ids(HOST, node.pages)[start:stop])
+            there = np.concatenate(host)
+            there = there[there >= 0]
+            pieces = [piece for g, pieces in self._saving.values() if g == group for piece in pieces]
+            coming = [piece.lower[np.isin(piece.upper, np.concatenate(device))] for piece in pieces]
+            held.append(np.concatenate([there[-1:] if need.full else there, *coming]))
+        return held
 
     def _copies(self, moves: list[list[Piece]]) -> list[PageCopy]:
         copies = []
@@ -377,7 +404,12 @@ class Tiering:
         return self.storing.take(limit)
 
     def copying(self, tier: int, group: int) -> Ids:
-        """Ids that copies hold, once for each copy; host pages that are not in the tree yet included."""
+        """Ids that copies hold, once for each copy, and rescues; host pages that are not in the tree yet included."""
+        if tier == DEVICE:
+            return self._moving(tier, group)
+        return np.concatenate([self._moving(tier, group), *(rescue.host[group] for rescue in self._held)])
+
+    def _moving(self, tier: int, group: int) -> Ids:
         if tier == DEVICE:
             saves = [piece.upper for g, pieces in self._saving.values() if g == group for piece in pieces]
             loads = [copy.device for _, g, _, _, copy in self._loading.values() if g == group]
@@ -388,7 +420,7 @@ class Tiering:
 
     def _letting_go(self, tier: int, group: int) -> Ids:
         """Ids that copies hold and the tree may let go of; what a rescue holds stays, else it were saved for nobody."""
-        ids = self.copying(tier, group)
+        ids = self._moving(tier, group)
         if tier == HOST or not self._rescues:
             return ids
         rescues = [piece.upper for id in self._rescues if self._saving[id][0] == group for piece in self._saving[id][1]]

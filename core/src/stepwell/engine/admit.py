@@ -182,6 +182,7 @@ class Admission:
         if self._fetches:
             self._fetches.forget(job, now)
         self._preemption.settle(job)
+        self._copies.let_go(job)
         self._counters.admitted(job, now)
         if job.cached is not None:
             self._counters.resumed_tokens += seat.lease.cached.total

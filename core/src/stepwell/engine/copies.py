@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from stepwell.abc.runner import PageCopy, StepResult
 from stepwell.cache.cache import Cache
 from stepwell.engine.stats import Counters
-from stepwell.schedule.job import Seat
+from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Flight
 
 LATE = 2
@@ -44,9 +44,10 @@ class Copies:
         self._start(copies)
         return rescues + copies
 
-    def rescue(self, namespace: bytes, computed: bytes) -> None:
-        """Save what a request that gives way has in the tree, whatever the write policy says; the next plan does it."""
-        copies = self._cache.rescue(namespace, computed)
+    def rescue(self, job: Job, computed: bytes) -> None:
+        """Save what a request that gave way has in the tree, whatever the write policy says; the next plan does it."""
+        job.rescue = self._cache.rescue(job.request.namespace, computed)
+        copies = job.rescue.copies
         self._start(copies)
         self._rescues += copies
         self._relief = next(reversed(self._saving), self._relief)
@@ -54,6 +55,12 @@ class Copies:
         for copy in copies:
             pages[copy.group] += len(copy.device)
         self._counters.rescued_tokens += max(pages) * self._cache.shape.page_size
+
+    def let_go(self, job: Job) -> None:
+        """A request is back, or gone: what was held on host for it need not be any more."""
+        if job.rescue is not None:
+            self._cache.let_go(job.rescue)
+            job.rescue = None
 
     @property
     def rescuing(self) -> bool:

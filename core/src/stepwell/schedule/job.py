@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from stepwell.cache.cache import Lease
+from stepwell.cache.cache import Lease, Rescue
 from stepwell.schedule.request import Request
 from stepwell.types import TOKEN_BYTES, Cached
 
@@ -44,6 +44,7 @@ class Job:
         "prompt_length",
         "reached",
         "request",
+        "rescue",
         "retractions",
         "rid",
         "routing_key",
@@ -79,6 +80,8 @@ class Job:
         """When it was admitted first; from its arrival to here is its queue time."""
         self.retractions = 0
         """How often it gave its pages to others."""
+        self.rescue: Rescue | None = None
+        """What host keeps for it while it is back in the queue."""
         self.reached = 0
         """Tokens below were computed before it last went back to the queue."""
         self.gave_way: tuple[int, ...] = ()
