@@ -61,6 +61,15 @@ def test_the_queue_time_ends_with_the_first_admission(tmp_path: Path) -> None:
     assert document["throughput"]["requests_s"] == pytest.approx(3 / (3 * whole), rel=1e-3)
 
 
+def test_the_worst_passes_are_told_and_priorities_arrive(tmp_path: Path) -> None:
+    """While the first runs, the second is passed by two that are more urgent."""
+    lines = [line(0, [1], 50), line(1, [2], 5), *(line(2, [number], 5, priority=1) for number in (3, 4))]
+    document = replay(write(tmp_path / "t.jsonl", lines), sets=(*ONE, "engine.max_running=1"))
+    assert document["passes_worst"] == 2
+    plain = [{**one, "priority": 0} for one in lines]
+    assert replay(write(tmp_path / "p.jsonl", plain), sets=(*ONE, "engine.max_running=1"))["passes_worst"] == 0
+
+
 def test_a_retracted_request_waited_once(tmp_path: Path) -> None:
     lines = [{**one, "output_length": 1800, "timestamp": 0} for one in conversations(40)]
     sets = ("replay.devices=1", "cache.device_pages=60")

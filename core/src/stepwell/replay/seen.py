@@ -75,7 +75,7 @@ class Steps:
     experts: Experts | None
     slots: dict[int, Arrival] = field(default_factory=dict)
     """Whose turn it is in each slot."""
-    slots_padded: int = 0
+    padded_tokens: int = 0
     """Prompt tokens of all steps if each chunk were as long as the longest of its step."""
     prompt_tokens: int = 0
     spread: float = 0.0
@@ -113,7 +113,7 @@ class Steps:
     def _prompts(self, chunks: Sequence[int]) -> None:
         tokens, count = sum(chunks), len(chunks)
         self.prompt_tokens += tokens
-        self.slots_padded += count * max(chunks)
+        self.padded_tokens += count * max(chunks)
         if count > 1:
             self.several += 1
             mean = tokens / count
@@ -123,7 +123,7 @@ class Steps:
         """Fill in what was seen."""
         result.steps = self.steps
         result.computed_tokens = self.prompt_tokens
-        result.padding_share = 1 - self.prompt_tokens / self.slots_padded if self.slots_padded else 0.0
+        result.padding_share = 1 - self.prompt_tokens / self.padded_tokens if self.padded_tokens else 0.0
         result.chunk_spread = self.spread / self.several if self.several else 0.0
         result.experts_per_step = self.touched / self.steps if self.steps else 0.0
         result.decode_experts = self.decode_touched / self.decodes if self.decodes else 0.0

@@ -219,7 +219,7 @@ class Shell:
             result.bytes_moved[direction] = int(brain[counter])
         result.token_bytes = sum(group.token_bytes for group in parts.groups)
         result.retractions = int(brain["retractions"])
-        result.passes_worst = int(brain.get("passes_worst", 0))
+        result.passes_worst = int(brain["passes_worst"])
         parts.cache.audit()
         result.groups = self._held()
         if parts.sample_every:
