@@ -11,6 +11,7 @@ from stepwell.abc.ranked import RankedPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
 from stepwell.cache.cache import Cache, CacheShape
+from stepwell.cache.node import DEVICE
 from stepwell.cache.recency import Recency
 from stepwell.schedule.job import Job
 from stepwell.schedule.line import Line
@@ -196,3 +197,42 @@ def test_a_kept_order_is_the_one_from_scratch_whatever_happens_to_the_tree(shape
                 world.turn()
             assert list(world.line.ordered(world.view)) == list(Longest().order(tuple(world.line), world.view))
     assert not faults
+
+
+class Path:
+    """One served prompt of twelve pages, whose first node was split where others left; its window is all there."""
+
+    def __init__(self, *splits):
+        self.world = World((FULL, FAR), 0, 0)
+        self.tokens = words(*range(24))
+        lease = self.world.cache.admit(NAMESPACES[0], self.tokens, lambda found: 24)
+        self.world.cache.publish(lease, self.tokens)
+        self.world.cache.close(lease)
+        self.index = self.world.cache._index
+        self.node = next(iter(self.index.roots[NAMESPACES[0]].children.values()))
+        self.uppers = [self.index.split(self.node, at - self.node.first) for at in splits]
+
+    def wait(self, tokens):
+        job = Job(Request(rid=f"r{len(self.world.line)}", namespace=NAMESPACES[0], tokens=tokens), 0, 0.0)
+        self.world.line.add(job)
+        return job, self.world.view.cached(job)
+
+    def lose(self, node, page):
+        self.index.cut(DEVICE, node, 1, np.array([page]))
+
+
+def test_a_window_that_loses_a_page_three_nodes_above_is_noticed():
+    path = Path(2, 3, 4)
+    job, cached = path.wait(path.tokens[: 4 * 13])
+    assert cached == 12
+    path.lose(path.uppers[0], 1)
+    assert path.world.view.cached(job) == path.world.cache.probe(NAMESPACES[0], job.tokens) < 12
+
+
+def test_a_window_that_loses_a_page_of_a_node_which_is_then_split_is_noticed():
+    path = Path()
+    job, cached = path.wait(path.tokens[: 4 * 9])
+    assert cached == 8
+    path.lose(path.node, 2)
+    path.index.split(path.node, 5)
+    assert path.world.view.cached(job) == path.world.cache.probe(NAMESPACES[0], job.tokens) < 8
