@@ -177,7 +177,7 @@ def test_a_child_that_is_killed_is_named(short: Path) -> None:
 
 def test_ctrl_c_ends_the_children_and_says_so(short: Path, orders: Path) -> None:
     command = [sys.executable, "-m", "stepwell", "replay", str(short), "--jobs", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(orders)}
+    environment = _with_path(orders)
     process = subprocess.Popen(
         [*command, "--compare", "endless,fcfs,longest"],
         stdout=subprocess.PIPE,
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_the_children_and_says_so(short: Path, orders: Path) -> None
 
 def test_children_do_not_outlive_a_parent_that_is_killed(short: Path, orders: Path) -> None:
     command = [sys.executable, "-m", "stepwell", "replay", str(short), "--compare", "endless,fcfs"]
-    environment = {**os.environ, "PYTHONPATH": str(orders)}
+    environment = _with_path(orders)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     child = Path("/proc") / process.stdout.readline().split()[1]
@@ -232,6 +232,12 @@ def test_json_is_all_that_is_printed(short: Path) -> None:
     ran = CliRunner().invoke(root, ["replay", str(short), "--json", "--compare", "fcfs", "--html", "page.html"])
     assert ran.exit_code == 0
     assert json.loads(ran.output)["compared"] == ["fcfs"]
+
+
+def _with_path(folder: Path) -> dict[str, str]:
+    """The environment in which a process finds what `fake_dist` made."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _ran(arguments: list[str], columns: int) -> str:

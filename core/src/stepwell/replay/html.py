@@ -115,7 +115,8 @@ def _setup(shown: Sequence[Shown]) -> str:
     common = {
         key: value for key, value in first.setup.items() if all(one.result.setup.get(key) == value for one in shown)
     }
-    told = [f"{first.requests:,} requests", *(f"{key.replace('_', ' ')} {value}" for key, value in common.items())]
+    named = {key: value for key, value in common.items() if value is False or value}  # a tier of size 0 is none
+    told = [f"{first.requests:,} requests", *(f"{key.replace('_', ' ')} {value}" for key, value in named.items())]
     return ", ".join(told) + "."
 
 
