@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,13 +107,27 @@ def load(
     elif encode:
         raise ConfigError(f"{path}: a tokenizer is for traces of text, and this one has block ids; leave it out")
     arrivals = []
-    for number, raw in lines:
-        arrivals.append(parse(path, number, raw))
+    for arrival in _each(lambda line: parse(path, *line), lines, apart=encode is not None):
+        arrivals.append(arrival)
         if progress:
             progress(len(arrivals), len(lines))
     start = min(arrival.at for arrival in arrivals)
     moved = [replace(arrival, at=(arrival.at - start) / speed) for arrival in arrivals]
     return sorted(moved, key=lambda arrival: arrival.at)
+
+
+def _each(
+    parse: Callable[[tuple[int, bytes]], Arrival], lines: Sequence[tuple[int, bytes]], *, apart: bool
+) -> Iterator[Arrival]:
+    """Every line's request, in the order of the lines. `apart`: on threads, as tokenizers lock nobody out."""
+    if not apart:
+        yield from map(parse, lines)
+        return
+    pool = ThreadPoolExecutor()
+    try:
+        yield from pool.map(parse, lines)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
