@@ -11,7 +11,7 @@ from math import isfinite
 
 from stepwell import Context, Groups, RankedPolicy, RunningView, ScheduleView, WaitingView
 from stepwell_fair.service import Service
-from stepwell_fair.turns import Lines
+from stepwell_fair.turns import Lines, Name
 
 OLDEST = 4
 """One part in so many of a step's prompt tokens is for the prompt under way for longest, whatever others ask."""
@@ -53,7 +53,7 @@ class Fair(RankedPolicy):
         self._service = Service(config.memory_s, config.weights)
         self._lines = Lines()
 
-    def place(self, request: WaitingView, view: ScheduleView) -> tuple[tuple[int, str, int], float]:
+    def place(self, request: WaitingView, view: ScheduleView) -> tuple[Name, float]:
         size = (request.length + request.max_new).bit_length()
         return (request.priority, request.tenant or "", size), 0.0
 

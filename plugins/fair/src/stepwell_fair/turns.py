@@ -5,10 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Iterator
 from heapq import heappop, heappush
+from typing import cast
 
 from stepwell import Groups, ScheduleView, WaitingView
 from stepwell_fair.line import Line, Turn, urgency
 from stepwell_fair.service import Service
+
+Name = tuple[int, str, int]
+"""A group: priority, tenant, size."""
 
 
 class Lines:
@@ -26,11 +30,10 @@ class Lines:
         if groups is not self._groups:
             self._groups, self._lines, self._by_age = groups, {}, {}
             names = set(groups)
-        for name in names:
-            priority, tenant, size = name  # type: ignore[misc]  # as the policy calls them
+        for priority, tenant, size in cast("set[Name]", names):
             line = self._lines.setdefault((priority, tenant), Line(priority, tenant))
             before = line.oldest
-            line.change(size, groups.get(name))
+            line.change(size, groups.get((priority, tenant, size)))
             self._move(line, before)
 
     def in_turn(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
+from typing import cast
 
 from stepwell import Context, Groups, Prefix, RankedPolicy, ScheduleView, WaitingView
 from stepwell_lpm.branches import Branches
@@ -62,9 +63,8 @@ class DfsWeight(RankedPolicy):
         if groups is not self._groups:
             self._groups, self._trees, self._version = groups, {}, version
             names = set(groups)
-        for name in names:
-            priority, prefix = name  # type: ignore[misc]  # as `place` calls them
-            group = groups.get(name)
+        for priority, prefix in cast("set[Name]", names):
+            group = groups.get((priority, prefix))
             tree = self._trees.setdefault(priority, Branches())
             tree.wait(prefix, len(group) if group else 0, group.first.order if group else None)
         if version != self._version:

@@ -23,6 +23,12 @@ class Line(Iterable[WaitingView]):
         """By cached units: a group's first request when it was last looked at, and the group, which goes by arrival."""
         self.oldest: WaitingView | None = None
 
+    @property
+    def head(self) -> WaitingView:
+        """The oldest of a line that is not empty."""
+        assert self.oldest is not None
+        return self.oldest
+
     def __iter__(self) -> Iterator[WaitingView]:
         return chain.from_iterable(self.groups[units][1] for units in sorted(self.groups, reverse=True))
 
@@ -61,7 +67,7 @@ class Lines:
 
     def heads(self) -> Iterator[WaitingView]:
         """The oldest request of each key, and all that have no key, by arrival."""
-        oldest = (self.by_key[key].oldest for _, key in self._by_age)
+        oldest = (self.by_key[key].head for _, key in self._by_age)
         return merge_sorted(oldest, self._alone, key=_order)
 
     def by_age(self, without: Container[str]) -> Iterator[Iterable[WaitingView]]:

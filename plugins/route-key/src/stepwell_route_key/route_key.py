@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, takewhile
 from math import isfinite
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, cast
 
 from stepwell import Context, Groups, RankedPolicy, ScheduleView, WaitingView
 from stepwell_route_key.lines import Lines
@@ -92,10 +92,9 @@ class RouteKey(RankedPolicy):
         if groups is not self._groups:
             self._groups, self._lines = groups, {}
             names = set(groups)
-        for name in names:
-            priority, key, units = name  # type: ignore[misc]  # as `place` calls them
+        for priority, key, units in cast("set[Name]", names):
             lines = self._lines.setdefault(priority, Lines())
-            lines.change(key, units, groups.get(name))
+            lines.change(key, units, groups.get((priority, key, units)))
             if not lines:
                 del self._lines[priority]
 
@@ -108,7 +107,7 @@ def _ordered(lines: Lines, running: Mapping[str, int], overdue: float) -> Iterat
             gone.add(request.order)
             yield request
     there = [key for key in running if key in lines.by_key]
-    there.sort(key=lambda key: (-running[key], lines.by_key[key].oldest.order))
+    there.sort(key=lambda key: (-running[key], lines.by_key[key].head.order))
     first = (lines.by_key[key] for key in there)
     for request in chain.from_iterable(chain(first, lines.by_age(without=running))):
         if request.order not in gone:
