@@ -140,7 +140,7 @@ class Waiters:
         self.cache._evictor.evict(DEVICE, 0, few)
         self._publish(few)
         self.cache.follow(timed.follower)
-        return timed.ns / 1e6
+        return max(0, timed.ns) / 1e6
 
     def _publish(self, pages: int) -> None:
         """Serve prompts of those who wait until so many pages are new."""
@@ -258,7 +258,7 @@ class _Clocked(Follower):
     def _took(self, begin: int) -> None:
         """Reading this clock takes longer than most of what it is to measure: once more, and that is taken off."""
         end = time.thread_time_ns()
-        self.ns += max(0, end - begin - (time.thread_time_ns() - end))
+        self.ns += end - begin - (time.thread_time_ns() - end)
 
 
 def _read(queue: Queue, view: View) -> None:

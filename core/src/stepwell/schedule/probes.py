@@ -231,9 +231,11 @@ class Probes(Follower):
             self._mark(list(spot.jobs))
 
     def gone(self, node: Node) -> None:
-        self._shared.pop(node, None)
-        for spot in list(self._spots.get(node, {}).values()):
+        table = self._spots.get(node)
+        for spot in list(table.values()) if table else ():
             self._mark(list(spot.jobs))
+        if self._shared:
+            self._shared.pop(node, None)
         if self._windowed:
             self._moved.pop(node, None)
             self._lit.pop(node, None)
