@@ -16,6 +16,8 @@ NEWEST = 1 / 256
 """What the newest answer counts of all."""
 BELIEF = 1.0
 """So many answers count as much as the belief that an answer gets as long as it may."""
+MOST_NEWS = 8
+"""Answers that may change little enough not to learn from each at once."""
 HEAVY = 1e100
 
 
@@ -54,7 +56,8 @@ class Forecast:
         """Weight of answers that ended by themselves."""
         self._seen = np.zeros(BUCKETS)
         """Weight of all answers, by their lengths."""
-        self._stale = False
+        self._finished = self._news = 0
+        """Answers so far, and those that nothing was learned from yet."""
         self._reached = [0.0] * BUCKETS
         """Answers that got as far as a bucket, by weight; the newest weighs 1."""
         self._longer = [1.0] * (BUCKETS + 1)
@@ -74,7 +77,8 @@ class Forecast:
         if generated < max_new:
             self._ended[at] += self._weight
         self._weight /= 1 - NEWEST
-        self._stale = True
+        self._finished += 1
+        self._news += 1
         if self._weight > HEAVY:
             self._seen /= self._weight
             self._ended /= self._weight
@@ -85,7 +89,7 @@ class Forecast:
         most = max_new - generated
         if most <= 0:
             return 0.0
-        if self._stale:
+        if self._news > min(MOST_NEWS, self._finished // 16):
             self._learn()
         at = bucket(generated)
         reached = self._reached[at]
@@ -103,7 +107,7 @@ class Forecast:
         return area + (length - low) / (EDGES[at + 1] - low) * (self._area[at + 1] - area)
 
     def _learn(self) -> None:
-        self._stale = False
+        self._news = 0
         reached = np.cumsum(self._seen[::-1])[::-1]
         ended = np.divide(self._ended, reached, out=np.zeros(BUCKETS), where=reached > 0)
         longer = np.concatenate([[1.0], np.cumprod(1 - ended)])
