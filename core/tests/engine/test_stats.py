@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
+from stepwell.engine.controls import Controls
 from stepwell.engine.stats import CAUSES, Counters
 from stepwell.engine.tally import NAME_CHARS, NAMES, OTHER, QUEUE_S, shorten
 from stepwell.schedule.job import Job
@@ -118,3 +120,15 @@ def test_counts_by_name_are_those_of_the_whole(world) -> None:  # type: ignore[n
         assert {row["waiting"] for row in rows.values()} == {row["running"] for row in rows.values()} == {0}
     assert counters.told().waits.count <= counters.requests
     w.clean()
+
+
+def test_the_first_fault_of_a_policy_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    counters = Counters()
+    parts = SimpleNamespace(brain=SimpleNamespace(counters=counters))
+    controls = Controls(parts, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    assert controls.told().last_fault == ""
+    assert not caplog.records
+    for what in ("order left somebody out", "victim is not a running request"):
+        counters.fault(what)
+        assert controls.told().last_fault == what
+    assert ["order left somebody out" in record.getMessage() for record in caplog.records] == [True]
