@@ -89,6 +89,13 @@ def test_right(failing, name):
     assert failing(SOURCE.format(name=name)) == set()
 
 
+@pytest.mark.parametrize(
+    "name", ["schedule.Idle", "schedule.Drops", "ranked.MergesOnlyTheFirst", "deciding.HoldsBackAll"]
+)
+def test_a_policy_that_leaves_requests_out_fails_and_holds_up_no_test(failing, name):
+    assert failing(SOURCE.format(name=name))
+
+
 @pytest.mark.parametrize(("name", "test"), WRONG)
 def test_wrong(failing, name, test):
     assert failing(SOURCE.format(name=name), only=test) == {f"test_{test}"}

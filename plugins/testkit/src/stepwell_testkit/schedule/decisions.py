@@ -50,6 +50,7 @@ class Decisions(Kit):
         while waiting:
             view.running = running = running[1:]
             go = next((one for one in policy.order(waiting, view) if not running or policy.admit(one, view)), None)
+            assert go or running, "the order leaves out everybody who waits"
             if go is not None:
                 together += bool(running)
                 waiting = [request for request in waiting if request is not go]

@@ -107,6 +107,7 @@ class LittleCore:
             proposed.append(job)
             if len(proposed) == LOOK_AT:
                 break
+        assert len(proposed) == min(LOOK_AT, len(self.waiting)), "the order leaves somebody out who waits"
         return overdue + [job for job in proposed if job not in overdue]
 
     def _fits(self, job: Job, without: Sequence[Job]) -> bool:

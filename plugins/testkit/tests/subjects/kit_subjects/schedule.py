@@ -22,6 +22,11 @@ class Fcfs(SchedulePolicy):
 # --- one fault each ------------------------------------------------------------------------------------------------
 
 
+class Idle(Longest):
+    def order(self, waiting, view):
+        return []
+
+
 class Drops(Longest):
     """Leaves out whatever has nothing cached while something else has."""
 
