@@ -104,7 +104,8 @@ def _page(title: str, told: str, shown: Sequence[Shown], rows: Rows, sweeps: str
     if timed and len(shown) > 1:
         sections += ["<h2>Work</h2>", _metrics(shown, _work(shown))]
     sections.append(_everything(shown, rows))
-    head = f'<meta charset="utf-8"/><title>{escape(title)}</title><style>{STYLE}{_dimming(shown)}</style>'
+    head = '<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>'
+    head += f"<title>{escape(title)}</title><style>{STYLE}{_dimming(shown)}</style>"
     body = "".join(sections)
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
