@@ -18,7 +18,8 @@ STYLE = f"""
 * {{ box-sizing: border-box }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1.2rem;
   color: var(--ink); background: var(--paper) }}
-h1 {{ font-size: 1.6rem; overflow-wrap: anywhere }} h2 {{ font-size: 1.2rem; margin: 2.4rem 0 .4rem }} h3 {{ font-size: 1rem; margin: 1rem 0 0 }}
+h1 {{ font-size: 1.6rem; overflow-wrap: anywhere }}
+h2 {{ font-size: 1.2rem; margin: 2.4rem 0 .4rem }} h3 {{ font-size: 1rem; margin: 1rem 0 0 }}
 p {{ color: var(--soft); margin: .3rem 0 .8rem }}
 .wide {{ overflow-x: auto }}
 table {{ border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums }}
