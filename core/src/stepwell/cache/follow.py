@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepwell.cache.node import Node
+from stepwell.cache.node import Node, Places
 
 
 class Follower:
@@ -26,5 +26,5 @@ class Follower:
     def came(self, node: Node) -> None:
         """Pages of a window group came to a node."""
 
-    def went(self, node: Node, first: int, last: int) -> None:
-        """Pages of a window group left a node in a tier, none before page `first` of it nor behind `last`."""
+    def went(self, node: Node, places: Places) -> None:
+        """Pages of a window group, ascending, left a node in a tier."""

@@ -80,7 +80,7 @@ class Index:
                 at = child.end
                 node = child
                 child = child.hot
-            known = node.children.get(tokens[at : at + step])
+            known = node.children.get(tokens[at : at + step]) if node.children else None
             if known is None:
                 return leads, node, at, None
             node.hot = known
@@ -415,7 +415,7 @@ class Index:
             if run.kept:
                 self.retained.lost(node, group, at[run.ids(1 - tier, node.pages)[at] < 0])
             self._refresh(node, group)
-            self.follower.went(node, int(at[0]), int(at[-1]))
+            self.follower.went(node, at)
         return freed
 
     def close_gap(self, node: Node) -> None:

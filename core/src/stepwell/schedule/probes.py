@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stepwell.cache.cache import Cache
 from stepwell.cache.follow import Follower
 from stepwell.cache.match import above_bare, last_of, longest
-from stepwell.cache.node import NO_PAGE, Node
+from stepwell.cache.node import NO_PAGE, Node, Places
 from stepwell.schedule.job import Job
 from stepwell.types import TOKEN_BYTES
 
@@ -246,11 +246,11 @@ class Probes(Follower):
         if node in self._spots or node in self._lit:
             self._moved.setdefault(node, _Moved()).came = True
 
-    def went(self, node: Node, first: int, last: int) -> None:
+    def went(self, node: Node, places: Places) -> None:
         if node in self._spots or node in self._lit:
             moved = self._moved.setdefault(node, _Moved())
-            moved.low = min(moved.low, node.first + first)
-            moved.high = max(moved.high, node.first + last)
+            moved.low = min(moved.low, node.first + int(places[0]))
+            moved.high = max(moved.high, node.first + int(places[-1]))
 
     # endregion
 
