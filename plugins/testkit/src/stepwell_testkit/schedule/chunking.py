@@ -10,7 +10,7 @@ import pytest
 
 from stepwell import SchedulePolicy
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.schedule.queues import PAGE, batch_of
+from stepwell_testkit.schedule.queues import PAGE, batch_of, whole
 from stepwell_testkit.schedule.views import KitRunning, KitView
 
 
@@ -25,7 +25,7 @@ class Chunking(Kit):
                 prompts = _prompts(dice, size)
                 view = KitView(running=[*batch_of(dice, 3), *prompts])
                 before = list(prompts)
-                shares = list(policy.chunks(prompts, budget, view))
+                shares = whole(policy.chunks(prompts, budget, view))
                 assert prompts == before, "the prompts that it was given have changed their order"
                 assert len(shares) == size, "there is not one share for each prompt"
                 assert {type(share) for share in shares} == {int}, f"{shares} are not whole numbers"
@@ -33,7 +33,7 @@ class Chunking(Kit):
                 assert sum(shares) <= budget, f"{sum(shares)} tokens of {budget} are shared out"
                 for share, prompt in zip(shares, prompts, strict=True):
                     assert share <= prompt.unplanned, f"a share of {share} for {prompt.unplanned} tokens that are left"
-                assert list(policy.chunks(prompts, budget, view)) == shares, "asked twice, it shares otherwise"
+                assert whole(policy.chunks(prompts, budget, view)) == shares, "asked twice, it shares otherwise"
 
     @pytest.mark.parametrize("length", [300, 2000])
     def test_the_oldest_prompt_ends_however_many_short_ones_come(self, policy: SchedulePolicy, length: int) -> None:

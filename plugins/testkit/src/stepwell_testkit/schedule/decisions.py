@@ -9,7 +9,7 @@ import pytest
 
 from stepwell import RunningView, SchedulePolicy
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.schedule.queues import batch_of, queue_of, running_of
+from stepwell_testkit.schedule.queues import batch_of, queue_of, running_of, whole
 from stepwell_testkit.schedule.views import KitRequest, KitRunning, KitView
 
 FARTHEST = 512
@@ -25,7 +25,7 @@ class Decisions(Kit):
         fresh = copy.deepcopy(policy)
         first = [policy.admit(request, view) for request in waiting]
         assert {type(answer) for answer in first} == {bool}, "an answer is neither True nor False"
-        list(policy.order(waiting, view))
+        whole(policy.order(waiting, view))
         assert [policy.admit(request, view) for request in waiting] == first, "asked twice, it decides otherwise"
         assert [fresh.admit(request, view) for request in reversed(waiting)] == first[::-1], "it matters who asks first"
 
@@ -49,7 +49,9 @@ class Decisions(Kit):
         together = 0
         while waiting:
             view.running = running = running[1:]
-            go = next((one for one in policy.order(waiting, view) if not running or policy.admit(one, view)), None)
+            go = next(
+                (one for one in whole(policy.order(waiting, view)) if not running or policy.admit(one, view)), None
+            )
             assert go or running, "the order leaves out everybody who waits"
             if go is not None:
                 together += bool(running)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepwell import SchedulePolicy, WaitingView
-from stepwell_testkit.schedule.queues import PAGE
+from stepwell_testkit.schedule.queues import PAGE, whole
 from stepwell_testkit.schedule.views import KitView
 
 LOOK_AT = 64
@@ -104,6 +104,7 @@ class LittleCore:
         for request in self.policy.order(tuple(self.waiting), view):
             job = next((job for job in self.waiting if job is request), None)
             assert job is not None, f"{request} does not wait"
+            assert job not in proposed, f"{request} is named twice"
             proposed.append(job)
             if len(proposed) == LOOK_AT:
                 break
@@ -122,6 +123,7 @@ class LittleCore:
         able = [one for one in self.running if one.retractions < MAX_RETRACTIONS]
         gone: list[Job] = []
         for victim in self.policy.preempt(job, able, view):
+            assert victim not in gone, f"preempt names {victim} twice"
             gone.append(_one_of(victim, able, "preempt"))
             if self._fits(job, gone):
                 return gone
@@ -149,7 +151,7 @@ class LittleCore:
         if not prompts:
             return
         left = self.budget
-        asked = self.policy.chunks(prompts, left, self.view)
+        asked = whole(self.policy.chunks(prompts, left, self.view))
         for job, share in zip(prompts, asked, strict=True):
             share = min(share, left, job.unplanned)
             job.unplanned -= share

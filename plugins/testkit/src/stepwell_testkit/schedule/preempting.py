@@ -9,7 +9,7 @@ import pytest
 
 from stepwell import RunningView, SchedulePolicy, WaitingView
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.schedule.queues import batch_of, queue_of, request_of, running_of, waiting_of
+from stepwell_testkit.schedule.queues import batch_of, queue_of, request_of, running_of, waiting_of, whole
 from stepwell_testkit.schedule.views import KitView
 
 REST = 200
@@ -29,11 +29,11 @@ class Preempting(Kit):
         for asked in (everybody, everybody[::2], everybody[:1], []):
             before = list(asked)
             for request in waiting:
-                named = list(policy.preempt(request, asked, view))
+                named = whole(policy.preempt(request, asked, view))
                 for victim in named:
                     assert any(victim is one for one in asked), f"{victim} is not among those it was asked about"
                 assert len({id(victim) for victim in named}) == len(named), "somebody is named twice"
-                again = list(policy.preempt(request, asked, view))
+                again = whole(policy.preempt(request, asked, view))
                 assert list(map(id, again)) == list(map(id, named)), "asked twice, it names others"
             assert asked == before, "those that run have changed their order"
 
@@ -45,11 +45,11 @@ class Preempting(Kit):
             others = batch_of(dice, dice.randrange(4))
             runs = batch_of(dice, 1, first=dice.choice([0, 20_000]))[0]
             request = request_of(dice, 10, dice.choice([0, 3, 900]))
-            if runs not in list(policy.preempt(request, [*others, runs], _view(others, runs))):
+            if runs not in whole(policy.preempt(request, [*others, runs], _view(others, runs))):
                 continue
             started = running_of(request)
             back = waiting_of(runs)
-            named = list(policy.preempt(back, [*others, started], _view(others, started)))
+            named = whole(policy.preempt(back, [*others, started], _view(others, started)))
             assert started not in named, f"{request} and {runs} push each other out"
 
     @pytest.mark.parametrize("equal", [False, True])
@@ -69,11 +69,11 @@ class Preempting(Kit):
         running: list[RunningView] = []
         for _ in range(REST):
             view = KitView(running=running)
-            order = [one for one in policy.order(waiting, view) if len(running) < 2 or policy.admit(one, view)]
+            order = [one for one in whole(policy.order(waiting, view)) if len(running) < 2 or policy.admit(one, view)]
             if not order:
                 return
             first = order[0]
-            gone = [] if len(running) < 4 else list(policy.preempt(first, running, view))[:1]
+            gone = [] if len(running) < 4 else whole(policy.preempt(first, running, view))[:1]
             if len(running) == 4 and not gone:
                 return
             running = [one for one in running if one not in gone] + [running_of(first)]

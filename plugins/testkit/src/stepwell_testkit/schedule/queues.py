@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from stepwell import RunningView, WaitingView
 from stepwell_testkit.schedule.views import KitRequest, KitRunning, KitView
 
+T = TypeVar("T")
+
 PAGE = 16
+ENDLESS = 10_000
+"""More than there can be in an answer."""
 
 
 def queue_of(dice: random.Random, size: int) -> tuple[list[WaitingView], KitView]:
@@ -93,3 +99,10 @@ def odd_of(dice: random.Random, size: int, bound: int) -> list[WaitingView]:
 def rid_of(order: int) -> str:
     """Names whose order as text is not the order of arrival."""
     return f"{order * 7919 % 1000:03d}-{order}"
+
+
+def whole(answer: Iterable[T]) -> list[T]:
+    """An answer read to its end, which has to be there."""
+    read = list(islice(answer, ENDLESS))
+    assert len(read) < ENDLESS, "an answer has no end"
+    return read

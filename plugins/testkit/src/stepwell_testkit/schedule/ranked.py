@@ -11,7 +11,7 @@ import pytest
 
 from stepwell import Groups, Prefix, RankedPolicy, RunningView, SchedulePolicy, WaitingView
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.schedule.queues import batch_of, hits_of, odd_of, queue_of, request_of
+from stepwell_testkit.schedule.queues import batch_of, hits_of, odd_of, queue_of, request_of, whole
 from stepwell_testkit.schedule.views import KitView
 
 
@@ -52,7 +52,7 @@ class Ranked(Kit):
             assert ranked.place(request, view) == first, "asked twice, it says another place"
             other = Elsewhere(view, dice)
             assert ranked.place(request, other) == first, "time, who runs or what is expected makes another place"
-        list(ranked.order(waiting, view))
+        whole(ranked.order(waiting, view))
         for request in reversed(waiting):
             assert ranked.place(request, view) == fresh.place(request, view), "it matters who has been placed before"
             passed = replace(request, passes=request.passes + 7)  # type: ignore[type-var]
@@ -74,13 +74,13 @@ class Ranked(Kit):
         groups = Groups()
         for request in waiting:
             groups.put(request, *ranked.place(request, view))
-        merged = list(ranked.merge(groups, view))
+        merged = whole(ranked.merge(groups, view))
         assert sorted(request.order for request in merged) == list(range(size))
         for name, group in groups.items():
             mine = {request.order for request in group}
             inside = [request.order for request in merged if request.order in mine]
             assert inside == [request.order for request in group], f"group {name!r} is out of its own order"
-        again = list(ranked.merge(groups, view))
+        again = whole(ranked.merge(groups, view))
         assert list(map(id, again)) == list(map(id, merged)), "asked twice, it merges otherwise"
 
     @pytest.mark.parametrize("seed", range(6))
@@ -230,4 +230,4 @@ def _answers(view: KitView, request: WaitingView) -> tuple[int, Prefix | None]:
 
 
 def _orders(requests: Iterable[WaitingView]) -> list[int]:
-    return [request.order for request in requests]
+    return [request.order for request in whole(requests)]

@@ -1,6 +1,7 @@
 """What can be wrong with the decisions of a schedule policy that are not its order; each has one fault."""
 
 import random
+from itertools import cycle
 
 from stepwell import RankedPolicy
 
@@ -93,6 +94,11 @@ class PreemptsWhoIsProtected(Deciding):
 class PreemptsTwice(Deciding):
     def preempt(self, request, running, view):
         return super().preempt(request, running, view) * 2
+
+
+class PreemptsWithoutEnd(Deciding):
+    def preempt(self, request, running, view):
+        return cycle(super().preempt(request, running, view))
 
 
 class PreemptsEquals(Deciding):

@@ -1,6 +1,7 @@
 """A right schedule policy, and what can be wrong with one."""
 
 import random
+from itertools import cycle
 
 from stepwell import SchedulePolicy
 
@@ -25,6 +26,13 @@ class Fcfs(SchedulePolicy):
 class Idle(Longest):
     def order(self, waiting, view):
         return []
+
+
+class Endless(Longest):
+    """Begins again when it is done."""
+
+    def order(self, waiting, view):
+        return cycle(super().order(waiting, view))
 
 
 class Drops(Longest):
