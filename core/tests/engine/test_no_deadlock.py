@@ -282,7 +282,7 @@ def verify(found):
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_everything_that_can_run_ends(world, seed):
     found = scene(world, seed)
     play(found)
