@@ -11,7 +11,7 @@ import pytest
 from stepwell import Groups, SchedulePolicy
 from stepwell.builtin.fcfs import Fcfs
 from stepwell.offers import NoConfig
-from stepwell_fair import FairConfig, stepwell_schedulers
+from stepwell_fair import FairConfig, stepwell_schedulers, turns
 from stepwell_fair import fair as made
 from stepwell_testkit import KitRequest, KitRunning, KitView
 
@@ -79,6 +79,15 @@ def test_waiting_makes_more_urgent_where_it_is_set():
     assert order(fair(age_s=26.0), waiting, now=25.0) == [1, 0, 2]
 
 
+def test_what_a_tenant_gets_in_one_priority_counts_in_another():
+    waiting = [
+        KitRequest(0, arrival=0.0, tenant="a"),
+        KitRequest(1, arrival=20.0, tenant="a", priority=1),
+        KitRequest(2, arrival=20.0, tenant="b", priority=1),
+    ]
+    assert order(fair(age_s=20.0), waiting, now=25.0) == [0, 2, 1]
+
+
 def test_a_short_request_goes_before_a_long_one_until_that_has_waited_for_its_length(policy):
     long, short = KitRequest(0, length=10_000, arrival=0.0), KitRequest(1, length=100, arrival=90.0)
     assert order(policy, [long, short], now=95.0) == [1, 0]
@@ -113,7 +122,9 @@ def test_kept_groups_and_orders_from_scratch_agree_for_who_has_seen_the_same(see
             running.append(KitRunning(at, length=gone.length, priority=gone.priority, tenant=gone.tenant))
 
 
-def test_a_pass_looks_at_what_it_reads_however_many_tenants_wait():
+def test_a_pass_looks_at_what_it_reads_however_many_tenants_wait(monkeypatch):
+    looks = []
+    monkeypatch.setattr(turns, "urgency", lambda request, *rest: looks.append(request) or request.priority)
     policy, groups = fair(), Groups()
     for at in range(3_000):
         request = KitRequest(at, tenant=f"t{at % 1_000}", length=100)
@@ -129,6 +140,7 @@ def test_a_pass_looks_at_what_it_reads_however_many_tenants_wait():
     view = Counted(running=[KitRunning(9_000, tenant="t0")], now=1.0)
     assert [request.order for request in islice(policy.merge(groups, view), 4)] == [1, 2, 3, 4]
     assert view.asked_for == 3
+    assert len(looks) <= 6
 
 
 # endregion

@@ -49,6 +49,7 @@ class Fair(RankedPolicy):
 
     def __init__(self, config: FairConfig, context: Context | None) -> None:
         self.max_passes = config.max_passes
+        self.remembers = config.memory_s > 0
         self._age_s = config.age_s
         self._service = Service(config.memory_s, config.weights)
         self._lines = Lines()
