@@ -65,11 +65,18 @@ class Spot:
         return [job for job in alike if job.tokens.startswith(first, at)]
 
     def _by_next(self) -> dict[bytes, dict[Job, None]]:
-        if self.nexts is None:
-            self.nexts = {}
-            for job in self.jobs:
-                self.nexts.setdefault(self._glance(job.tokens, self.at), {})[job] = None
-        return self.nexts
+        if self.nexts is not None:
+            return self.nexts
+        # Thousands may wait at one spot when it is asked for the first time.
+        nexts = self.nexts = {}
+        at, end = self.at, self.at + min(self.probes.step, GLANCE)
+        for job in self.jobs:
+            glance = job.tokens[at:end]
+            if glance in nexts:
+                nexts[glance][job] = None
+            else:
+                nexts[glance] = {job: None}
+        return nexts
 
     def _glance(self, tokens: bytes, at: int) -> bytes:
         return tokens[at : at + min(self.probes.step, GLANCE)]
