@@ -20,6 +20,11 @@ class Latest(SchedulePolicy):
         return list(reversed(waiting))
 
 
+class Oldest(Latest):
+    def order(self, waiting, view):
+        return waiting
+
+
 class Broken(SchedulePolicy):
     def __init__(self, answer):
         self.answer = answer
@@ -53,7 +58,8 @@ def test_fcfs_goes_by_priority_then_arrival():
 def test_a_job_that_comes_back_takes_its_place_by_arrival():
     jobs = [job(0), job(1), job(2)]
     made, _ = queue(Fcfs(NoConfig(), None), jobs)
-    made.admitted([jobs[0], jobs[1]])
+    made.admitted(jobs[0])
+    made.admitted(jobs[1])
     made.add(jobs[1])
     made.add(jobs[0])
     assert list(made) == jobs
@@ -66,7 +72,7 @@ def test_a_job_passed_as_often_as_the_bound_says_goes_first():
         late = job(order)
         made.add(late)
         assert next(made.ordered(VIEW)) is late
-        made.admitted([late])
+        made.admitted(late)
         assert first.passes == order
     made.add(job(4))
     assert next(made.ordered(VIEW)) is first
@@ -78,7 +84,8 @@ def test_a_job_passed_as_often_as_the_bound_says_goes_first():
 def test_an_earlier_admission_passes_nobody():
     jobs = [job(order) for order in range(4)]
     made, _ = queue(Latest(), jobs)
-    made.admitted([jobs[0], jobs[2]])
+    made.admitted(jobs[0])
+    made.admitted(jobs[2])
     assert [each.passes for each in made] == [1, 0]
 
 
@@ -103,7 +110,7 @@ def test_a_policy_cannot_reorder_the_queue_itself():
     made, _ = queue(Fcfs(NoConfig(), None), jobs)
     order = made.ordered(VIEW)
     assert next(order) is jobs[0]
-    made.admitted([jobs[0]])
+    made.admitted(jobs[0])
     assert list(order) == jobs[1:]
 
 
@@ -112,7 +119,7 @@ def test_an_aging_bound_that_is_no_number_is_counted_and_the_usual_one_holds():
     policy.max_passes = None
     jobs = [job(0), job(1)]
     made, faults = queue(policy, jobs)
-    made.admitted(jobs[1:])
+    made.admitted(jobs[1])
     assert jobs[0].passes == 1 and faults == ["max_passes is None, which is no number"]
 
 
@@ -243,6 +250,29 @@ def test_who_leaves_while_an_order_is_read_is_no_fault():
             made.remove(each)
 
 
+def test_whoever_is_passed_too_often_in_a_pass_is_next_in_it():
+    jobs = [job(order) for order in range(9)]
+    made, faults = queue(Latest(), jobs)
+    tried = []
+    for each in made.ordered(VIEW):
+        tried.append(each.order)
+        made.admitted(each)
+    assert tried == [8, 7, 6, 0, 1, 2, 3, 4, 5] and not faults
+    assert all(each.passes <= Latest.max_passes for each in jobs)
+
+
+def test_nobody_goes_past_who_was_tried_in_vain_and_then_passed_too_often():
+    jobs = [job(order) for order in range(9)]
+    made, faults = queue(Oldest(), jobs)
+    tried = []
+    for each in made.ordered(VIEW):
+        tried.append(each.order)
+        if each is not jobs[0]:
+            made.admitted(each)
+    assert tried == [0, 1, 2, 3] and made.cut and not faults
+    assert jobs[0].passes == Oldest.max_passes and next(made.ordered(VIEW)) is jobs[0]
+
+
 def test_passes_are_those_of_a_plain_count():
     dice = random.Random(5)
     policy = Latest()
@@ -256,12 +286,12 @@ def test_passes_are_those_of_a_plain_count():
         if out and dice.random() < 0.2:
             made.add(out.pop(dice.randrange(len(out))))
         admitted = dice.sample(list(made), min(len(made), dice.choice([0, 0, 1, 2, 4])))
-        made.admitted(admitted)
-        for each in made:
-            passed = sum(other.order > each.order for other in admitted)
-            counted[each] += passed
-            if passed and counted[each] >= policy.max_passes:
-                aged.add(each)
+        for one in admitted:
+            made.admitted(one)
+            for each in made:
+                counted[each] += one.order > each.order
+                if one.order > each.order and counted[each] >= policy.max_passes:
+                    aged.add(each)
         out += [each for each in admitted if dice.random() < 0.5]
         assert all(each.passes == counted[each] and each.aged == (each in aged) for each in made)
         overdue = [each for each in made if each.aged]

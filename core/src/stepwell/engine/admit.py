@@ -103,7 +103,7 @@ class Admission:
         if budget < self._page or not (self._batch.slots or (self._decisions.preempts and not self._full)):
             return budget
         self._news = self._refused = False
-        admitted: list[Job] = []
+        admitted = False
         lost: list[Job] = []
         victims: Sequence[Seat] = ()
         misfits = 0
@@ -123,7 +123,7 @@ class Admission:
                 continue
             seat = self._seat(job, budget, room, now)
             if seat is not None:
-                admitted.append(job)
+                admitted = True
                 budget = self._begin(draft, seat, budget, room)
                 continue
             full = not self._batch.slots
@@ -141,10 +141,9 @@ class Admission:
             if misfits == 1:
                 self._seating.touch(job)
         else:
-            self._news = bool(admitted) and len(self._queue) > self._look_at
+            self._news = admitted and (self._queue.cut or len(self._queue) > self._look_at)
         if (victims or self._preemption.claimant) and (behind := next(candidates, None)):
             self._counters.skipped("claim", behind)
-        self._queue.admitted(admitted)
         for job in lost:
             self._never(job)
         return self._make_way(draft, job, victims, budget, room, now) if victims else budget
@@ -181,6 +180,7 @@ class Admission:
             return None
         if self._fetches:
             self._fetches.forget(job, now)
+        self._queue.admitted(job)
         self._preemption.settle(job)
         self._copies.let_go(job)
         self._counters.admitted(job, now)
@@ -210,7 +210,6 @@ class Admission:
         seated = self._seat(job, budget, room, now)
         if seated is None:
             return budget
-        self._queue.admitted([job])
         return self._begin(draft, seated, budget, room)
 
     def _moves(self) -> bool:

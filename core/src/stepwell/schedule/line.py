@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -54,19 +54,21 @@ class Line:
         """How often later ones went before a job."""
         return self._passed[self._at(job)]
 
-    def passed(self, jobs: Sequence[Job], bound: int) -> None:
-        """Jobs that are out of it by now went before those who came earlier; `bound`: how often is too often."""
-        counts: npt.NDArray[np.int64] = np.frombuffer(self._passed, dtype=np.int64)
-        last = 0
-        for job in jobs:
-            at = self._at(job)
-            counts[:at] += 1
-            last = max(last, at)
+    def passed(self, job: Job, bound: int) -> list[Job]:
+        """A job that is out of it by now went before those who came earlier; answers for whom that was once too often.
+
+        `bound`: how often is too often.
+        """
+        last = self._at(job)
+        counts: npt.NDArray[np.int64] = np.frombuffer(self._passed, dtype=np.int64)[:last]
+        counts += 1
         young = np.frombuffer(self._young, dtype=np.bool_)[:last]
-        for at in np.flatnonzero(young & (counts[:last] >= bound)).tolist():
-            job = self._jobs[at]
-            job.aged, self._young[at] = True, False
-            insort(self.aged, job, key=_order)
+        overdue = [self._jobs[at] for at in np.flatnonzero(young & (counts >= bound)).tolist()]
+        for passed in overdue:
+            passed.aged = True
+            self._young[self._at(passed)] = False
+            insort(self.aged, passed, key=_order)
+        return overdue
 
     def _at(self, job: Job) -> int:
         return bisect_left(self._orders, job.order)

@@ -6,7 +6,9 @@ one. What nobody reads of an order is not worked out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import chain
 
 from stepwell.abc.ranked import RankedPolicy
 from stepwell.abc.schedule import SchedulePolicy, WaitingView
@@ -25,8 +27,12 @@ class Queue:
         self._fault = fault
         self._line = Line()
         self._kept = Kept(policy, self._line) if isinstance(policy, RankedPolicy) else None
-        self._left: set[Job] | None = None
-        """Who went while an order is read; None where none is."""
+        self._left = set[Job]()
+        """Who went since an order was last begun."""
+        self._overdue = deque[Job]()
+        """Who was passed too often since then."""
+        self.cut = False
+        """Whether the order was last read only so far because somebody tried before had been passed too often."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -43,41 +49,41 @@ class Queue:
     def remove(self, job: Job) -> None:
         """Take a job out without admitting it."""
         self._line.remove(job)
-        if self._left is not None:
-            self._left.add(job)
+        self._left.add(job)
         leave(job)
         if self._kept is not None:
             self._kept.remove(job)
 
-    def admitted(self, jobs: Sequence[Job]) -> None:
-        """Take admitted jobs out, and count for each that stays how many later ones went before it. Ends a pass."""
-        for job in jobs:
-            self.remove(job)
-        self._left = None
-        if jobs:
-            self._line.passed(jobs, self._bound())
+    def admitted(self, job: Job) -> None:
+        """Take an admitted job out, and count for those who came before it that it went before them."""
+        self.remove(job)
+        self._overdue += self._line.passed(job, self._bound())
 
     def ordered(self, view: View) -> Iterator[Job]:
         """The jobs in the order in which to try them: those that were passed too often first, by arrival.
 
-        Whoever leaves the queue while the order is read does not come in the rest of it.
+        Whoever leaves the queue while the order is read does not come in the rest of it. Whoever is admitted meanwhile
+        may be one too many for others: they are next, and where one of them was tried in vain, nobody else is (`cut`).
         """
         line, tried = self._line, set[Job]()
-        for job in tuple(line.aged):
-            if job in line:
+        overdue = self._overdue = deque[Job]()
+        self.cut = False
+        order = chain(tuple(line.aged), self._contained(view))
+        while (job := overdue.popleft() if overdue else next(order, None)) is not None:
+            if job in line and job not in tried:
                 tried.add(job)
                 yield job
+                if any(passed in tried for passed in overdue):
+                    self.cut = True
+                    return
+
+    def _contained(self, view: View) -> Iterator[Job]:
+        """What the policy proposes, and by arrival whoever is left where it fails."""
         try:
-            for job in self._proposed(view):
-                if job in line and job not in tried:
-                    tried.add(job)
-                    yield job
-            return
+            yield from self._proposed(view)
         except Exception as error:
             self._fault(f"order raised {error!r}")
-        for job in tuple(line):
-            if job in line and job not in tried:
-                yield job
+            yield from tuple(self._line)
 
     def _proposed(self, view: View) -> Iterator[Job]:
         """What the policy proposes, checked as far as it is read."""
