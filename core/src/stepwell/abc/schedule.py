@@ -130,8 +130,8 @@ class SchedulePolicy(ABC):
     ) -> Sequence[RunningView]:
         """Who would give way to a waiting request that does not fit, first first. Default: nobody.
 
-        Core takes the fewest, in this order, that make room, and none where all of them would not; who was retracted
-        too often stays. Asked once a pass at most, of the first misfit.
+        Core takes the fewest, in this order, that make room, and none where all of them would not. Who was retracted
+        too often stays, and who was passed `max_passes` times. Asked once a pass at most, of the first misfit.
         """
         return ()
 

@@ -58,13 +58,16 @@ class Preemption:
             self.claimant = None
 
     def _eligible(self, job: Job) -> list[Seat]:
-        """Seats of those whom the policy names and who may have to give way."""
+        """Seats of those whom the policy names and who may have to give way; others have gone before some often enough."""
         running = [seat.job for seat in self._batch.seats]
         named = self._decisions.preempt(job, running) if running else []
         return [
             one.seat
             for one in named
-            if one.seat and one.retractions < self._max_retractions and one.order not in job.gave_way
+            if one.seat
+            and not one.aged
+            and one.retractions < self._max_retractions
+            and one.order not in job.gave_way
         ]
 
     def _fewest(self, job: Job, budget: int, room: Room, seats: list[Seat]) -> list[Seat]:
