@@ -11,20 +11,21 @@ from stepwell.abc.evict import EvictionPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.runner import PageCopy
 from stepwell.abc.sink import Event
-from stepwell.abc.write import Cause, WritePolicy
+from stepwell.abc.write import WritePolicy
+from stepwell.cache.admitter import Admitter
 from stepwell.cache.audit import audit
 from stepwell.cache.fetch import Fetcher
 from stepwell.cache.follow import Follower
-from stepwell.cache.groups import Geometry, pages_of
+from stepwell.cache.groups import Geometry
 from stepwell.cache.index import Index
 from stepwell.cache.ledger import CacheShape, CacheStats, FetchOp, FetchPlan, Lease, Match, Rescue, StoreOp, Usage
 from stepwell.cache.match import Found, above_bare, below_a_hole, find, lengths, on_device, present, whole
 from stepwell.cache.node import DEVICE, HOST, TIERS, Node
-from stepwell.cache.pool import NO_IDS, Pool
+from stepwell.cache.pool import Pool
 from stepwell.cache.publish import Publisher
 from stepwell.cache.tiering import Tiering
 from stepwell.cache.watch import Watch
-from stepwell.types import TOKEN_BYTES, Cached, GroupSpec, Ids, PageResult, Tier
+from stepwell.types import TOKEN_BYTES, GroupSpec, Ids, PageResult, Tier
 
 __all__ = [
     "Cache", "CacheShape", "CacheStats", "FetchOp", "FetchPlan", "Lease", "Match", "Rescue", "StoreOp", "Usage",
@@ -70,6 +71,7 @@ class Cache:
         self._evictor = self._tiering.evictor
         self._fetcher = Fetcher(self._index, self.stats, self._evictor)
         self._publisher = Publisher(self._index, retain, self._tiering)
+        self._admitter = Admitter(self._index, self._tiering)
         self._leases: set[Lease] = set()
         absent = max(1, *shape.device_pages)
         self._absent: Ids = np.full(absent, -1, dtype=np.int32)
@@ -185,26 +187,10 @@ class Cache:
         on device count as `cached.storage`.
         """
         found, fork = self._find(namespace, tokens, load=load)
-        page = self._geometry.page
-        pages = max(found.length, pages_of(upto(found.length * page), page))
-        pools = self._pools[DEVICE]
-        hits = [ids[ids >= 0] for ids in found.device]
-        loads = [NO_IDS if ids is None else ids[ids >= 0] for ids in found.host]
-        for group, pool in enumerate(pools):
-            pool.acquire(hits[group])
-            self._pools[HOST][group].acquire(loads[group])
-        new = [pages - found.length + len(ids) for ids in loads]
-        if not self._room(new, [reserve] * len(new) if isinstance(reserve, int) else reserve):
-            for group, pool in enumerate(pools):
-                pool.release(hits[group], used=False)
-                self._pools[HOST][group].release(loads[group], used=False)
-            return None
-        lease = self._lease(namespace, found, pages, priority, range(fetched_from, fetched))
-        lease.fork, lease.prompt = fork, len(tokens) // TOKEN_BYTES
-        for group, pool in enumerate(pools):
-            self._fill(lease, found, group, pool.allocate(new[group]))
-            self._pools[HOST][group].release(loads[group], used=False)
-        self._count(lease, found)
+        lease = self._admitter.admit(namespace, found, upto, reserve, priority, range(fetched_from, fetched))
+        if lease is not None:
+            lease.fork, lease.prompt = fork, len(tokens) // TOKEN_BYTES
+            self._leases.add(lease)
         return lease
 
     def would_admit(
@@ -222,110 +208,11 @@ class Cache:
         Pages that others hold, too, or copies, do not count as room; nothing changes.
         """
         found, _ = self._find(namespace, tokens, load=load)
-        page = self._geometry.page
-        pages = max(found.length, pages_of(upto(found.length * page), page))
-        for group, pool in enumerate(self._pools[DEVICE]):
-            device, host = found.device[group], found.host[group]
-            hits = device[device >= 0]
-            loads = 0 if host is None else int(np.count_nonzero(host >= 0))
-            tables = [lease.tables[group][lease.trimmed[group] : lease.pages] for lease in without]
-            need = pages - found.length + loads + reserve[group]
-            if pool.would_have(hits, np.concatenate([NO_IDS, *tables])) < need:
-                return False
-        return True
-
-    def _room(self, new: Sequence[int], reserve: Sequence[int]) -> bool:
-        """Make room for `new` pages a group where it can be had, all or none."""
-        pools = self._pools[DEVICE]
-        if any(
-            pool.free < count + spare and pool.available() < count + spare
-            for pool, count, spare in zip(pools, new, reserve, strict=True)
-        ):
-            return False
-        return all([self._evictor.room(DEVICE, group, count) for group, count in enumerate(new)])
-
-    def _lease(self, namespace: bytes, found: Found, pages: int, priority: int, fetched: range) -> Lease:
-        page = self._geometry.page
-        device = min([found.length, *(self._loads_from(found, g) for g in range(len(found.first)))]) * page
-        storage = max(0, min(fetched.stop, found.length * page) - max(fetched.start, device))
-        rows = max(16, 1 << max(0, pages - 1).bit_length())
-        lease = Lease(
-            namespace=namespace,
-            tables=[np.full(rows, -1, dtype=np.int32) for _ in self._geometry.groups],
-            capacity=pages * page,
-            cached=Cached(device, found.length * page - device - storage, storage),
-            pages=pages,
-            published=found.length,
-            trimmed=list(found.first),
-            priority=priority,
-        )
-        self._leases.add(lease)
-        return lease
-
-    def _loads_from(self, found: Found, group: int) -> int:
-        """The first page that is loaded; 0 where the device has none of the group. It keeps none before a window."""
-        host = found.host[group]
-        if host is None:
-            return found.length
-        if not self._geometry.full and host[0] >= 0:
-            return 0
-        return found.first[group] + int(np.flatnonzero(host >= 0)[0])
-
-    def _fill(self, lease: Lease, found: Found, group: int, new: Ids) -> None:
-        """Write a group's table, and plan its loads into the first of the new pages."""
-        first, length = found.first[group], found.length
-        table = lease.tables[group]
-        table[first:length] = found.device[group]
-        host = found.host[group]
-        if host is not None:
-            places = np.flatnonzero(host >= 0)
-            into, new = new[: len(places)].copy(), new[len(places) :]
-            table[first + places] = into
-            lease.loads.append(self._tiering.load(lease, group, found.node, first + places, into, host[places]))
-        table[length : length + len(new)] = new
-        if lease.pages > first:
-            lease.edits.append((group, first, table[first : lease.pages].copy()))
-
-    def _count(self, lease: Lease, found: Found) -> None:
-        """The request uses every node that it matched whole."""
-        last = whole(found.node, found.length)
-        self._index.candidates.use(last, found.first)
-        root = self._index.roots.get(lease.namespace, last)
-        if last.parent is None and last is not root:
-            return  # the length that was found needs no page, and making room took its node
-        used = self._index.path(last, root)
-        now = self._index.candidates.now
-        for node in used:
-            node.hits += 1
-            node.last_used = now
-            node.expires = None
-            if node.priority < lease.priority:
-                node.priority = lease.priority
-        lease.counted = last.first + last.pages
-        if lease.counted == found.length and used:
-            lease.place = last
-        self._tiering.consider(used, Cause.HIT)
+        return self._admitter.would_admit(found, upto, reserve, without)
 
     def extend(self, lease: Lease, upto: int) -> bool:
         """Allocate pages up to `upto` tokens. False, and nothing changed, where room cannot be made."""
-        pages = pages_of(upto, self._geometry.page)
-        new = pages - lease.pages
-        if new <= 0:
-            return True
-        if not self._room([new] * len(lease.tables), [0] * len(lease.tables)):
-            return False
-        for group, pool in enumerate(self._pools[DEVICE]):
-            ids = pool.allocate(new)
-            table = lease.tables[group]
-            if pages > len(table):
-                grown = np.full(max(pages, 2 * len(table)), -1, dtype=np.int32)
-                grown[: len(table)] = table
-                table = lease.tables[group] = grown
-            table[lease.pages : pages] = ids
-            lease.edits.append((group, lease.pages, ids))
-        lease.pages = pages
-        lease.capacity = pages * self._geometry.page
-        return True
+        return self._admitter.extend(lease, upto)
 
     def publish(
         self, lease: Lease, tokens: bytes, *, final: bool = False, expires: float | None = None, digests: bytes = b""

@@ -58,7 +58,7 @@ class Preemption:
             self.claimant = None
 
     def _eligible(self, job: Job) -> list[Seat]:
-        """Seats of those whom the policy names and who may have to give way; others have gone before some often enough."""
+        """Seats of those whom the policy names and who may have to give way: not who was passed too often already."""
         running = [seat.job for seat in self._batch.seats]
         named = self._decisions.preempt(job, running) if running else []
         return [
