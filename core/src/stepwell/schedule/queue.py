@@ -70,10 +70,10 @@ class Queue:
         self.cut = False
         order = chain(tuple(line.aged), self._contained(view))
         while (job := overdue.popleft() if overdue else next(order, None)) is not None:
-            if job in line and job not in tried:
+            if job.line is line and job not in tried:
                 tried.add(job)
                 yield job
-                if any(passed in tried for passed in overdue):
+                if overdue and any(passed in tried for passed in overdue):
                     self.cut = True
                     return
 
@@ -88,9 +88,10 @@ class Queue:
     def _proposed(self, view: View) -> Iterator[Job]:
         """What the policy proposes, checked as far as it is read."""
         left = self._left = set[Job]()
-        total, named = len(self._line), set[Job]()
+        line, named = self._line, set[Job]()
+        total = len(line)
         for request in self._asked(view, total):
-            if not isinstance(request, Job) or not (request in self._line or request in left):
+            if not isinstance(request, Job) or (request.line is not line and request not in left):
                 raise ValueError(f"{request!r} does not wait")
             if request in named:
                 raise ValueError(f"{request.rid!r} is named twice")
