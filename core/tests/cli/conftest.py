@@ -60,16 +60,24 @@ class Shell:
 
     def process(self, *arguments: str) -> Ran:
         """In a process of its own, as a user does."""
+        with self.begin(*arguments) as process:
+            try:
+                out, err = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return Ran(process.returncode, out, err)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """The same, under way."""
         path = os.pathsep.join([*self._paths, *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])])
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "stepwell", *arguments],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
-            check=False,
             env={**os.environ, "PYTHONPATH": path},
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

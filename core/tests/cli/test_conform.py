@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,28 @@ def test_a_kit_that_does_not_come_back_is_a_failure_of_the_test_under_way(
     assert outcome.failed[-1]["test"] == "test_a_key_may_repeat_in_a_batch"
     assert outcome.failed[-1]["why"].startswith(why)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_kit_that_never_ends_ends_with_the_command(shell: Shell) -> None:
+    shell.install("folder", FOLDER)
+    command = shell.begin("doctor", "--conform", "folder", "--set", "storage.ends=hang")
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    until(lambda: children.read_text().strip() != "")
+    kit = Path(f"/proc/{children.read_text().split()[0]}")
+    until(lambda: b"stepwell.cli.conformed" in (kit / "cmdline").read_bytes())
+    time.sleep(1)  # it has read its request by then
+    command.kill()
+    command.wait()
+    until(lambda: not kit.exists())
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if true():
+            return
+        time.sleep(0.05)
+    pytest.fail("it has not come to that")
 
 
 @pytest.mark.parametrize(

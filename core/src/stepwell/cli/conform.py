@@ -70,7 +70,7 @@ def run(request: dict[str, Any], verbose: bool, stuck_s: float = STUCK_S) -> Out
     with tempfile.TemporaryDirectory(prefix="stepwell-conform-") as folder:
         told, noise = Path(folder) / "told.jsonl", Path(folder) / "noise.txt"
         told.touch()
-        request |= {"told": str(told), "folder": folder, "path": sys.path}
+        request |= {"told": str(told), "folder": folder, "path": sys.path, "parent": os.getpid()}
         with noise.open("wb") as quiet, told.open() as tell, _child(request, None if verbose else quiet) as child:
             for line in _lines(tell, child, stuck_s):
                 match line:

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 
 from stepwell.config import AUTO, DEFAULT, Config, environment
 from stepwell.engine.making import Place
+from stepwell.engine.supervise import die_with
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.offers import Offer, provided
 from stepwell.plugins import KINDS, Registry
@@ -27,6 +28,7 @@ KITS = "stepwell_testkit"
 def main() -> None:
     """Be the child: find the offer, bind its settings, run its kit."""
     request = json.load(sys.stdin)
+    die_with(request["parent"])  # what it tests may never end
     sys.path[:] = request["path"]
     with Path(request["told"]).open("a", buffering=1) as told:
 
