@@ -64,10 +64,7 @@ class Preemption:
         return [
             one.seat
             for one in named
-            if one.seat
-            and not one.aged
-            and one.retractions < self._max_retractions
-            and one.order not in job.gave_way
+            if one.seat and not one.aged and one.retractions < self._max_retractions and one.order not in job.gave_way
         ]
 
     def _fewest(self, job: Job, budget: int, room: Room, seats: list[Seat]) -> list[Seat]:
