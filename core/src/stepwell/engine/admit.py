@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from stepwell.cache.cache import Cache
@@ -19,6 +20,24 @@ from stepwell.schedule.job import Job, Seat
 from stepwell.schedule.plan import Draft
 from stepwell.schedule.queue import Queue
 from stepwell.schedule.view import View
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass over the queue: what it admits into, what is left, and what came of it so far."""
+
+    draft: Draft
+    budget: int
+    now: float
+    room: Room
+    claimant: Job | None
+    held_since: float | None
+    admitted: bool = False
+    misfits: int = 0
+    lost: list[Job] = field(default_factory=list)
+    """Not even an idle engine can hold them."""
+    victims: Sequence[Seat] = ()
+    """Who gives way to the last one tried."""
 
 
 class Admission:
@@ -103,66 +122,69 @@ class Admission:
         if budget < self._page or not (self._batch.slots or (self._decisions.preempts and not self._full)):
             return budget
         self._news = self._refused = False
-        admitted = False
-        lost: list[Job] = []
-        victims: Sequence[Seat] = ()
-        misfits = 0
         room = Room(self._cache, self._forecast, self._batch.seats)
-        claimant = self._preemption.claimant
-        candidates = self._candidates(claimant)
+        at = _Pass(draft, budget, now, room, self._preemption.claimant, held_since)
+        candidates = self._candidates(at.claimant)
         for job in candidates:
-            held = self._held(job, claimant, room, now)
-            if held is None and budget < self._page:
-                held, self._news = "budget", True
-            if held is not None:
-                self._counters.skipped(held, job)
-                if held == "fetch":
-                    self.held_since = now if held_since is None else held_since
-                if held == "budget" or job is claimant:
-                    break
-                continue
-            seat = self._seat(job, budget, room, now)
-            if seat is not None:
-                admitted = True
-                budget = self._begin(draft, seat, budget, room)
-                continue
-            full = not self._batch.slots
-            self._counters.skipped("slots" if full else "pages", job)
-            if not (full or admitted or self._moves()):
-                lost.append(job)
-                continue
-            misfits += 1
-            if misfits == 1:
-                victims = self._preemption.victims(job, budget, room)
-            if full:
-                self._news = self._full = True
-            if victims or full or job.aged or job is claimant or not self._decisions.look_past(job, misfits):
+            if not self._try(at, job):
                 break
-            if misfits == 1:
-                self._seating.touch(job)
         else:
-            self._news = admitted and (self._queue.cut or len(self._queue) > self._look_at)
-        if (victims or self._preemption.claimant) and (behind := next(candidates, None)):
+            self._news = at.admitted and (self._queue.cut or len(self._queue) > self._look_at)
+        if (at.victims or self._preemption.claimant) and (behind := next(candidates, None)):
             self._counters.skipped("claim", behind)
-        for job in lost:
+        for job in at.lost:
             self._never(job)
-        return self._make_way(draft, job, victims, budget, room, now) if victims else budget
+        if at.victims:
+            self._make_way(at, job)
+        return at.budget
+
+    def _try(self, at: _Pass, job: Job) -> bool:
+        """Admit a request where it fits; False where the pass ends with it."""
+        held = self._held(at, job)
+        if held is not None:
+            self._counters.skipped(held, job)
+            return held != "budget" and job is not at.claimant
+        if self._admit(at, job):
+            return True
+        full = not self._batch.slots
+        self._counters.skipped("slots" if full else "pages", job)
+        if not (full or at.admitted or self._moves()):
+            at.lost.append(job)
+            return True
+        return self._look_past(at, job, full)
+
+    def _look_past(self, at: _Pass, job: Job, full: bool) -> bool:
+        """Whether others may go before a request that does not fit, for which somebody may have to give way."""
+        at.misfits += 1
+        if at.misfits == 1:
+            at.victims = self._preemption.victims(job, at.budget, at.room)
+        if full:
+            self._news = self._full = True
+        if at.victims or full or job.aged or job is at.claimant or not self._decisions.look_past(job, at.misfits):
+            return False
+        if at.misfits == 1:
+            self._seating.touch(job)
+        return True
 
     def _candidates(self, claimant: Job | None) -> Iterator[Job]:
         """As many as a pass looks at, in the order in which they are tried: first the one for whom others gave way."""
         order = islice(self._queue.ordered(self._view), self._look_at)
         return order if claimant is None else chain([claimant], (job for job in order if job is not claimant))
 
-    def _held(self, job: Job, claimant: Job | None, room: Room, now: float) -> Reason | None:
+    def _held(self, at: _Pass, job: Job) -> Reason | None:
         """Why a request is not even tried."""
-        if self._fetches and self._fetches.holds(job, now):
+        if self._fetches and self._fetches.holds(job, at.now):
+            self.held_since = at.now if at.held_since is None else at.held_since
             return "fetch"
         if self._follows(job):
             return "follows"
-        if job.aged or job is claimant or not room.running or self._decisions.admit(job):
-            return None
-        self._refused = True
-        return "policy"
+        if not (job.aged or job is at.claimant or not at.room.running or self._decisions.admit(job)):
+            self._refused = True
+            return "policy"
+        if at.budget < self._page:
+            self._news = True
+            return "budget"
+        return None
 
     def _follows(self, job: Job) -> bool:
         """Whether a running request is computing what this one would compute first."""
@@ -172,45 +194,41 @@ class Admission:
         job.followed = True
         return True
 
-    def _seat(self, job: Job, budget: int, room: Room, now: float) -> Seat | None:
+    def _admit(self, at: _Pass, job: Job) -> bool:
+        """Give a request pages and a slot, and begin with its first chunk in the draft."""
         if not self._batch.slots:
-            return None
-        seat = self._seating.sit(job, budget, room)
+            return False
+        seat = self._seating.sit(job, at.budget, at.room)
         if seat is None:
-            return None
+            return False
         if self._fetches:
-            self._fetches.forget(job, now)
+            self._fetches.forget(job, at.now)
         self._queue.admitted(job)
         self._preemption.settle(job)
         self._copies.let_go(job)
-        self._counters.admitted(job, now)
+        self._counters.admitted(job, at.now)
         if job.cached is not None:
             self._counters.resumed_tokens += seat.lease.cached.total
-        return seat
+        at.room.add(seat)
+        end = min(chunk_end(seat.planned, seat.target, at.budget, self._page), seat.lease.capacity)
+        at.draft.admit(seat, end)
+        at.budget -= end - seat.planned
+        at.admitted = True
+        return True
 
-    def _begin(self, draft: Draft, seat: Seat, budget: int, room: Room) -> int:
-        """Its first chunk goes into the draft; answers what is left of the budget."""
-        room.add(seat)
-        end = min(chunk_end(seat.planned, seat.target, budget, self._page), seat.lease.capacity)
-        draft.admit(seat, end)
-        return budget - (end - seat.planned)
-
-    def _make_way(self, draft: Draft, job: Job, victims: Sequence[Seat], budget: int, room: Room, now: float) -> int:
+    def _make_way(self, at: _Pass, job: Job) -> None:
         """They leave, out of the step that is being planned, too; the request goes at once where nothing is in flight.
 
         Where it does not, it is tried again as soon as their pages are free, and nobody is admitted before it.
         """
         self.made_way = True
-        self._preemption.claim(job, victims)
-        room = room.without(victims)
-        budget += sum(end - seat.planned for seat, end in draft.chunks if seat in victims)
-        for seat in victims:
+        self._preemption.claim(job, at.victims)
+        at.room = at.room.without(at.victims)
+        at.budget += sum(end - seat.planned for seat, end in at.draft.chunks if seat in at.victims)
+        for seat in at.victims:
             self._retract(seat, "preempted")
-        draft.drop_ended()
-        seated = self._seat(job, budget, room, now)
-        if seated is None:
-            return budget
-        return self._begin(draft, seated, budget, room)
+        at.draft.drop_ended()
+        self._admit(at, job)
 
     def _moves(self) -> bool:
         """Whether pages may come free by themselves."""
