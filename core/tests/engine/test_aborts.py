@@ -9,6 +9,7 @@ import pytest
 
 from stepwell.abc.schedule import RunningView, ScheduleView, WaitingView
 from stepwell.builtin.fcfs import Fcfs
+from stepwell.engine.actions import Query
 from stepwell.offers import NoConfig
 
 from .conftest import World
@@ -155,4 +156,36 @@ def test_a_full_queue_refuses_who_comes_and_never_who_comes_back(crowded: Callab
     assert not [rid for rid in (*rids, waits) if rid in w.outputs and w.last(rid).finish == "refused"]
     w.run()
     w.check(*rids, waits)
+    w.clean()
+
+
+@pytest.mark.parametrize("gone", ["first", "last"])
+def test_clients_leave_who_wait_for_one_answer_of_storage(world: type[World], gone: str) -> None:
+    """Storage is asked for one of them; who takes its place asks, and the others need not be looked at again."""
+    w = world(page=4, device=60, host=60, storage={}, max_running=1)
+    w.submit("s" * 60, "old", max_tokens=1)
+    w.run()
+    w.cache.flush()
+    carry_out = w._carry_out
+    held: list[Any] = []
+    w._carry_out = lambda action: held.append(action) if isinstance(action, Query) else carry_out(action)  # type: ignore[method-assign]
+    w.submit("b" * 60, "busy", max_tokens=40)
+    w.turn(3)
+    many = [w.submit("s" * 60 + chr(65 + number), max_tokens=1) for number in range(40)]
+    w.turn()
+    plans: list[object] = []
+    plan_fetch = w.cache.plan_fetch
+    w.cache.plan_fetch = lambda *told: plans.append(told) or plan_fetch(*told)  # type: ignore[method-assign]
+    leaving = many[:30] if gone == "first" else many[10:]
+    for rid in leaving:
+        w.abort(rid)
+    w.turn()
+    assert len(plans) == (30 if gone == "first" else 0)
+    w._carry_out = carry_out  # type: ignore[method-assign]
+    for action in held:
+        carry_out(action)
+    w.run()
+    stay = [rid for rid in many if rid not in leaving]
+    w.check("busy", *stay)
+    assert w.brain.counters.bytes_fetched, "the first that stays has read it"
     w.clean()

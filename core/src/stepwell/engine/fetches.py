@@ -206,22 +206,30 @@ class Fetches:
         self._release(fetching, alone=alone)
 
     def _release(self, fetching: Fetching, *, alone: bool) -> None:
-        """Let the followers ask for themselves, or share the verdict that storage has nothing."""
+        """Let the followers ask for themselves, or share the verdict that storage has nothing.
+
+        Where the first of them still misses the same page it leads the others, who then need not ask: thousands may
+        follow, and be aborted one by one.
+        """
         if self._heads.get(fetching.head) is fetching:
             del self._heads[fetching.head]
-        followers, fetching.followers = fetching.followers, []
-        for job in followers:
+        followers, fetching.followers = fetching.followers, deque()
+        while followers:
+            job = followers.popleft()
             waiting = job.fetch
             if waiting is None or waiting.state is not State.QUEUED:
                 continue
-            if alone:
-                since = waiting.since
-                self.begin(job)
-                if job.fetch is not None:
-                    job.fetch.since = since
-            else:
+            if not alone:
                 waiting.state = State.REVOKED
                 self._counters.fetches_revoked += 1
+                continue
+            self.begin(job)
+            if job.fetch is None:
+                continue
+            job.fetch.since = waiting.since
+            if self._heads.get(fetching.head) is job.fetch:
+                job.fetch.followers = followers
+                return
 
     # --- the policy ------------------------------------------------------------------------------------------
 

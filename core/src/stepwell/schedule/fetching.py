@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,7 +48,7 @@ class Fetching:
     since: float | None = None
     """When the request was first able to run but for this."""
     stopped: float = 0.0
-    followers: list[Job] = field(default_factory=list)
+    followers: deque[Job] = field(default_factory=deque)
     """Requests that miss the same first page and wait for this fetch instead of reading it again."""
 
     @property
