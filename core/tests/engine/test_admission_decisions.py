@@ -120,6 +120,52 @@ def test_answers_that_are_none_are_counted_and_the_default_taken(world, name, an
     w.clean()
 
 
+class Mute(Exception):
+    def __repr__(self):
+        raise ZeroDivisionError("it cannot be shown either")
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raised", "answered"])
+@pytest.mark.parametrize("name", ["admit", "look_past", "preempt", "victim", "chunks"])
+def test_what_cannot_even_be_shown_is_counted(world, name, raises):
+    def say(self, *_):
+        if raises:
+            raise Mute
+        return Mute()
+
+    policy = type("Confused", (Arrival,), {name: say})()
+    w = world(replace(SIM, chunk=16), device=24, policy=policy, reserve=0.0)
+    for letter in "abcdef":
+        w.submit(letter * 40, max_tokens=10)
+    w.run()
+    w.check()
+    assert w.brain.counters.policy_faults
+    assert name in w.brain.counters.last_fault
+    w.clean()
+
+
+@pytest.mark.parametrize(
+    "change", [list.clear, lambda jobs: jobs.append(jobs[0]), list.pop], ids=["clear", "add", "pop"]
+)
+@pytest.mark.parametrize("name", ["preempt", "chunks"])
+def test_a_policy_cannot_change_what_it_is_shown(world, name, change):
+    """Core reckons with who runs, not with what a policy made of the answer to its question."""
+
+    def say(self, *told):
+        jobs = next(one for one in told if isinstance(one, list | tuple))
+        change(jobs)
+        return [64] * len(jobs) if name == "chunks" else jobs
+
+    policy = type("Meddler", (Arrival,), {name: say})()
+    w = world(replace(SIM, chunk=16), device=24, policy=policy, reserve=0.0)
+    for letter in "abcdef":
+        w.submit(letter * 40, max_tokens=10)
+    w.run()
+    w.check()
+    assert name in w.brain.counters.last_fault
+    w.clean()
+
+
 def test_who_is_passed_keeps_what_is_cached_of_it(world):
     """Small ones need pages; the cached prefix of the large one that waits is older than what they leave behind."""
     w = world(SIM, device=48, reserve=0.0, policy=Arrival())

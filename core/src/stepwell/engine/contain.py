@@ -15,13 +15,12 @@ from typing import Protocol, SupportsIndex, cast
 from stepwell.abc.evict import EvictionPolicy, Segment
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
+from stepwell.said import said
 
 DIFFERENT = 20
 """So many different faults are said; all are counted."""
 STRANGERS = 100
 """A policy that proposes more than this that is no candidate is not read on."""
-SHOWN = 200
-"""Letters of what a policy raised or answered, which may be of any length."""
 
 
 class Faults:
@@ -40,13 +39,6 @@ class Faults:
             self._log.warning("%s; this is said once, and counted", what)
 
 
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:SHOWN]
-    except Exception:
-        return f"a {type(value).__name__}"
-
-
 def _whole(value: object) -> int | None:
     try:
         return index(cast("SupportsIndex", value))
@@ -63,16 +55,16 @@ class SafeWrite(WritePolicy):
         good = isinstance(share, int | float) and 0 <= share <= 1
         self.reserve = inner.reserve if good else 0.0
         if not good:
-            fault(f"the write policy's reserve is {_shown(share)}, which is no share from 0 to 1")
+            fault(f"the write policy's reserve is {said(share)}, which is no share from 0 to 1")
 
     def decide(self, edge: Edge, cause: Cause, uses: int) -> Decision:
         try:
             decision = self._inner.decide(edge, cause, uses)
         except Exception as error:
-            self._fault(f"the write policy raised {_shown(error)}")
+            self._fault(f"the write policy raised {said(error)}")
             return Decision.LATER
         if type(decision) is not Decision:
-            self._fault(f"the write policy decided {_shown(decision)}")
+            self._fault(f"the write policy decided {said(decision)}")
             return Decision.LATER
         return decision
 
@@ -112,7 +104,7 @@ class SafeRetention(RetentionPolicy):
         try:
             asked = list(islice(ask(), most + 1))
         except Exception as error:
-            self._fault(f"the retention policy raised {_shown(error)}")
+            self._fault(f"the retention policy raised {said(error)}")
             return []
         kept = [whole for one in asked[:most] if (whole := _whole(one)) is not None and good(whole)]
         if len(kept) < len(asked):
@@ -147,7 +139,7 @@ class SafeEviction(EvictionPolicy):
         try:
             self._inner.on_split(upper, lower)
         except Exception as error:
-            self._fault(f"the eviction policy raised {_shown(error)}")
+            self._fault(f"the eviction policy raised {said(error)}")
 
     def victims(self, pages: int) -> Iterable[Segment]:
         left = pages
@@ -178,10 +170,10 @@ class SafeEviction(EvictionPolicy):
                 if strangers > STRANGERS:
                     return
         except Exception as error:
-            self._fault(f"the eviction policy raised {_shown(error)}")
+            self._fault(f"the eviction policy raised {said(error)}")
 
     def _told(self, tell: Callable[[Segment], None], segment: Segment) -> None:
         try:
             tell(segment)
         except Exception as error:
-            self._fault(f"the eviction policy raised {_shown(error)}")
+            self._fault(f"the eviction policy raised {said(error)}")

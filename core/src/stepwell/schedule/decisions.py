@@ -10,6 +10,7 @@ from itertools import islice
 from operator import index
 
 from stepwell.abc.schedule import SchedulePolicy
+from stepwell.said import said
 from stepwell.schedule.job import Job
 from stepwell.schedule.view import View
 
@@ -29,7 +30,7 @@ class Decisions:
         try:
             answer = self._policy.admit(job, self._view)
         except Exception as error:
-            self._fault(f"admit raised {error!r}")
+            self._fault(f"admit raised {said(error)}")
             return True
         return self._flag("admit", answer, True)
 
@@ -39,16 +40,16 @@ class Decisions:
         try:
             answer = self._policy.look_past(job, misfits, self._view)
         except Exception as error:
-            self._fault(f"look_past raised {error!r}")
+            self._fault(f"look_past raised {said(error)}")
             return default
         return self._flag("look_past", answer, default)
 
     def preempt(self, job: Job, running: Sequence[Job]) -> list[Job]:
         """Who would give way to a waiting request, first first."""
         try:
-            named = list(islice(self._policy.preempt(job, running, self._view), len(running) + 1))
+            named = list(islice(self._policy.preempt(job, tuple(running), self._view), len(running) + 1))
         except Exception as error:
-            self._fault(f"preempt raised {error!r}")
+            self._fault(f"preempt raised {said(error)}")
             return []
         known = {id(one): one for one in running}
         victims = [victim for one in named if (victim := known.pop(id(one), None)) is not None]
@@ -65,16 +66,16 @@ class Decisions:
         except StopIteration:
             self._fault("victim is not a running request")
         except Exception as error:
-            self._fault(f"victim raised {error!r}")
+            self._fault(f"victim raised {said(error)}")
         return max(running, key=lambda job: (-job.priority, job.order))
 
     def chunks(self, prompts: Sequence[Job], budget: int) -> Sequence[int]:
         """Tokens that each prompt under way gets: none below 0, but perhaps more than there are."""
         try:
-            answer = self._policy.chunks(prompts, budget, self._view)
+            answer = self._policy.chunks(tuple(prompts), budget, self._view)
             shares = [index(share) for share in islice(answer, len(prompts) + 1)]
         except Exception as error:
-            self._fault(f"chunks raised {error!r}")
+            self._fault(f"chunks raised {said(error)}")
         else:
             if len(shares) == len(prompts) and min(shares, default=0) >= 0:
                 return shares
@@ -84,5 +85,5 @@ class Decisions:
     def _flag(self, name: str, answer: object, default: bool) -> bool:
         if isinstance(answer, bool):
             return answer
-        self._fault(f"{name} is {answer!r}, which is neither True nor False")
+        self._fault(f"{name} is {said(answer)}, which is neither True nor False")
         return default
