@@ -55,9 +55,17 @@ def test_only_what_was_computed_of_a_prompt_counts(policy):
 
 def test_what_was_cached_of_a_prompt_does_not_count(policy):
     waiting = [KitRequest(0, rid="r0", tenant="a", length=9_000), *queue("cba")[1:]]
+    order(policy, waiting, now=-1.0)
     assert policy.admit(waiting[0], KitView({"r0": 8_900}, now=0.0))
     running = [KitRunning(0, tenant="a", length=9_000), KitRunning(101, tenant="b", length=300)]
     assert order(policy, waiting[1:], running) == [2, 1]
+
+
+def test_who_only_says_whether_others_are_admitted_remembers_none_of_them(policy):
+    """As `[schedule.admit]` of choices it is never asked for an order, nor told of anybody's end."""
+    for request in queue("abc" * 10):
+        assert policy.admit(request, KitView())
+    assert not policy._service._tabs
 
 
 def test_a_weight_makes_a_tenant_count_for_several():

@@ -55,7 +55,9 @@ class Service:
         """By the request's rank of arrival."""
 
     def tried(self, request: WaitingView, view: ScheduleView) -> None:
-        """A request may be admitted now."""
+        """A request may be admitted now. Of no account where nobody looks: somebody else makes the order."""
+        if self._looked == -inf:
+            return
         prompt = request.length - view.cached(request)
         self._tabs[request.order] = Tab(request, prompt, left=prompt, expected=view.expected(request))
 
