@@ -11,6 +11,7 @@ from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.write import Decision, WritePolicy
 from stepwell.builtin.sim import SimConfig, SimRunner
+from stepwell.cache.node import DEVICE
 from stepwell.schedule.job import Job
 
 SIM = SimConfig(token_bytes=8, eos_every=0, chunk=64)
@@ -280,3 +281,20 @@ def test_nobody_gives_way_more_often_than_it_must(world, most):
         if before >= most:
             assert all(jobs[:-1].count(other) >= most for other in running)
             assert job.order == max(other.order for other in running)
+
+
+def test_what_was_searched_for_pages_in_vain_is_not_searched_again_before_some_may_be_free(world):
+    """Hundreds of rows may lack a page in one plan, and each would look at all that is held."""
+    w = world(SIM, device=40, reserve=0.0)
+    w.submit("h" * 60, max_tokens=20)
+    w.turn(3)
+    evictor = w.cache._evictor
+    searches: list[tuple[int, int]] = []
+    unpark = evictor._unpark
+    evictor._unpark = lambda *place: searches.append(place) or unpark(*place)
+    assert [evictor.evict(DEVICE, 0, 1) for _ in range(5)] == [0] * 5, "all is held"
+    assert len(searches) == 1
+    w.run()
+    assert evictor.evict(DEVICE, 0, 1) == 1
+    assert len(searches) > 1
+    w.clean()

@@ -46,6 +46,8 @@ class Evictor:
         self._tiers = any(pool.total for pool in index.pools[HOST])
         self._parked: list[list[dict[Seg, None]]] = [[{} for _ in index.geometry.groups] for _ in TIERS]
         """Candidates that were met while held; announced again when they are not."""
+        self._barren = [[-1] * len(tier) for tier in self._parked]
+        """What a pool's `loosened` was when all was searched in vain: as long as it is, there is no use in another."""
 
     def room(self, tier: int, group: int, pages: int) -> bool:
         """See to it that `pages` pages are free."""
@@ -58,6 +60,9 @@ class Evictor:
 
     def evict(self, tier: int, group: int, pages: int) -> int:
         """Free up to `pages` pages; answers how many."""
+        pool = self._index.pools[tier][group]
+        if self._barren[tier][group] == pool.loosened:
+            return 0
         self._unpark(tier, group)
         freed = 0
         if self._index.geometry.groups[group].full:
@@ -74,6 +79,8 @@ class Evictor:
             self._stats.evicted_host += freed
         else:
             self._stats.evicted_device += freed
+        if freed < pages:
+            self._barren[tier][group] = pool.loosened
         return freed
 
     def _unpark(self, tier: int, group: int) -> None:

@@ -26,7 +26,8 @@ class Pool:
 
     __slots__ = (
         "_cooling", "_free", "_free_view", "_limbo", "_limbo_pages", "_refs", "_released", "_tree",
-        "busy", "completed", "free", "in_tree", "launched", "refs", "stored", "taken", "total", "tree_only",
+        "busy", "completed", "free", "in_tree", "launched", "loosened", "refs", "stored", "taken", "total",
+        "tree_only",
     )  # fmt: skip
 
     def __init__(self, total: int) -> None:
@@ -50,6 +51,8 @@ class Pool:
         self.taken = 0
         """Pages that were ever allocated."""
         self.tree_only = 0
+        self.loosened = 0
+        """Grows whenever a page may have become one that the tree can let go of."""
         self.launched = 0
         self.completed = 0
 
@@ -130,6 +133,7 @@ class Pool:
         counts = self.refs[ids] - 1
         if len(ids) and counts.min() < 0:
             raise AuditError("a free page was freed")
+        self.loosened += 1
         self.refs[ids] = counts
         self.tree_only += int(np.count_nonzero((counts == 1) & self.in_tree[ids]))
         self._let_go(ids[counts == 0])
@@ -152,11 +156,13 @@ class Pool:
 
     def entrust(self, ids: Ids) -> None:
         """The caller's hold becomes the tree's."""
+        self.loosened += 1
         self.in_tree[ids] = True
         self.tree_only += int(np.count_nonzero(self.refs[ids] == 1))
 
     def uproot(self, ids: Ids) -> int:
         """The tree lets go. Answers how many pages are free now."""
+        self.loosened += 1
         if len(ids) > SHORT:
             counts = self.refs[ids] - 1
             if counts.min() < 0:
@@ -213,6 +219,7 @@ class Pool:
 
     def complete(self, step: int) -> None:
         """Steps up to `step` have ended."""
+        self.loosened += 1
         self.completed = max(self.completed, step)
         for past in [past for past in self._limbo if past <= step]:
             for ids in self._limbo.pop(past):
