@@ -11,7 +11,7 @@ import click
 
 from stepwell.cli.options import Number, config_options
 from stepwell.cli.replay_run import AS_CONFIGURED, Asked, Task, compared, every_variant, one
-from stepwell.cli.replay_show import compared_rows, show, show_compared, table_rows
+from stepwell.cli.replay_show import compared_rows, show, show_compared, table_rows, warn
 from stepwell.errors import ConfigError
 from stepwell.replay.compare import FASTEST, SPEED, document, policies, sweeps
 from stepwell.replay.html import compared_page, page
@@ -112,6 +112,7 @@ def command(
             click.echo(json.dumps(document(trace_path.name, outcomes), indent=1))
         else:
             show_compared(trace_path.name, outcomes)
+        warn((combination.name, result) for combination, result in outcomes)
     else:
         results = every_variant(asked, jobs, quiet=as_json) if ablate else _alone(asked, quiet=as_json)
         if html_path is not None:
@@ -120,6 +121,7 @@ def command(
             click.echo(json.dumps(as_document(results), indent=1))
         else:
             show(trace_path.name, results)
+        warn(results.items())
     if html_path is not None and not as_json:
         click.echo(f"wrote {html_path}")
 

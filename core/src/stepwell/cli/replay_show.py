@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+import click
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -40,6 +41,13 @@ def show_compared(name: str, outcomes: Sequence[Outcome]) -> None:
         table = _rows(title, settings + numbers[:left])
         table.caption = f"{len(numbers) - left} columns more fit into a wider terminal; --json and --html have all"
     console.print(table)
+
+
+def warn(results: Iterable[tuple[str, Result]]) -> None:
+    """A sentence on stderr for each replay in which a policy was broken: its numbers are those of the default, too."""
+    for name, result in results:
+        if result.blame:
+            click.echo(f"Warning: {name}: {result.blame}", err=True)
 
 
 def _fits(console: Console, table: Table) -> bool:
@@ -82,8 +90,10 @@ def brief(outcomes: Sequence[Outcome]) -> list[Line]:
     hits = line("hits", lambda r: f"{r.all.share:.1%}")
     if not any(len(result.ttft_s) for _, result in outcomes):
         return [hits]
+    broken = [line("policy\nfaults", lambda r: f"{r.policy_faults:,}")]
     lines = [
         hits,
+        *(broken if any(result.policy_faults for _, result in outcomes) else ()),
         ("TTFT\nmean s", _against(outcomes, "ttft_mean", lambda r: percentiles(r.ttft_s).get("mean", 0.0))),
         ("TTFT\np99 s", _against(outcomes, "ttft_p99", lambda r: percentiles(r.ttft_s).get("p99", 0.0))),
         line("wait\nmax s", lambda r: f"{r.worst_wait_s:,.1f}"),
@@ -149,6 +159,8 @@ def table_rows(results: Mapping[str, Result]) -> list[Line]:
         rows += _model_rows(row, results)
     if any(result.price_per_hour is not None for result in results.values()):
         rows.append(row("money a million tokens", lambda r: f"{r.money_per_million or 0:.4f}"))
+    if any(result.policy_faults for result in results.values()):
+        rows.append(row("policy faults", lambda r: f"{r.policy_faults:,}"))
     return [*rows, row("took", lambda r: f"{r.wall_s:.2f} s")]
 
 

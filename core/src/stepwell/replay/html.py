@@ -94,6 +94,7 @@ def _page(title: str, told: str, shown: Sequence[Shown], rows: Rows, sweeps: str
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_setup(shown))}</p>",
         f"<p>{escape(told)}</p>" if told else "",
+        *(f'<p class="worse">{escape(f"{one.name}: {one.result.blame}")}</p>' for one in shown if one.result.blame),
         _metrics(shown, DECIDE if timed else DECIDE[:1]) if len(shown) > 1 else "",
         sweeps,
         *(_distributions(timed) if timed else ()),
@@ -155,6 +156,7 @@ WORK = (
     Metric("spread of chunks", lambda r: r.chunk_spread, lambda value: f"{value:.2f}"),
     Metric("GB moved", lambda r: sum(r.bytes_moved.values()) / 1e9, lambda value: f"{value:,.1f}"),
     Metric("experts a step", lambda r: r.experts_per_step, lambda value: f"{value:,.1f}"),
+    Metric("policy faults", lambda r: r.policy_faults, _number),
 )
 
 

@@ -123,6 +123,9 @@ class Result:
     """The same of steps that only decode."""
     decode_step_s: float = 0.0
     """Mean seconds of a step that only decodes."""
+    policy_faults: int = 0
+    """Answers of policies that could not be used, and errors they raised; the default was taken."""
+    last_fault: str = ""
     wall_s: float = 0.0
     price_per_hour: float | None = None
     groups: dict[str, Group] = field(default_factory=dict)
@@ -157,6 +160,16 @@ class Result:
         """Output tokens, and requests, that end in a second."""
         whole = self.virtual_s or 1.0
         return {"output_tokens_s": self.output_tokens / whole, "requests_s": self.finished / whole}
+
+    @property
+    def blame(self) -> str:
+        """What policies did wrong, in one sentence; nothing where they did all right."""
+        if not self.policy_faults:
+            return ""
+        return (
+            f"what a policy answered could not be used, {self.policy_faults:,} times, and the default was taken; "
+            f"the last: {self.last_fault}"
+        )
 
     def baseline(self) -> dict[str, int]:
         """What the same traffic takes with no cache, or with one that moves each token down once and each hit up again.
@@ -202,6 +215,8 @@ class Result:
             "experts_per_step": round(self.experts_per_step, 4),
             "decode_experts": round(self.decode_experts, 4),
             "decode_step_s": round(self.decode_step_s, 9),
+            "policy_faults": self.policy_faults,
+            "last_fault": self.last_fault,
             "wall_s": round(self.wall_s, 4),
             "groups": {name: group.as_json() for name, group in self.groups.items()},
             **({"restorable": self.restorable.as_json()} if self.restorable else {}),

@@ -220,6 +220,8 @@ class Shell:
         result.token_bytes = sum(group.token_bytes for group in parts.groups)
         result.retractions = int(brain["retractions"])
         result.passes_worst = int(brain["passes_worst"])
+        counters = parts.brain.counters
+        result.policy_faults, result.last_fault = counters.policy_faults, counters.last_fault
         parts.cache.audit()
         result.groups = self._held()
         if parts.sample_every:
