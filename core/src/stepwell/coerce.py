@@ -47,12 +47,16 @@ def discreet(text: str) -> str:
 
 
 class Misfit(Exception):
-    """A value that cannot be taken: the keys that lead to it, and why (starting with `: ` or `; `)."""
+    """A value that cannot be taken: the keys that lead to it, and why (starting with `: ` or `; `).
 
-    def __init__(self, why: str, at: tuple[str, ...] = ()) -> None:
+    `instead`: what to write behind those keys, `.gold=4`, where that can be said.
+    """
+
+    def __init__(self, why: str, at: tuple[str, ...] = (), instead: str = "") -> None:
         super().__init__(why)
         self.why = why
         self.at = at
+        self.instead = instead
 
 
 def named(wanted: object) -> str:
@@ -151,7 +155,8 @@ def _inside(name: str, value: object, wanted: object) -> object:
     try:
         return coerce(value, wanted)
     except Misfit as why:
-        raise Misfit(why.why, (name, *why.at)) from None
+        why.at = (name, *why.at)
+        raise
 
 
 def _misfit(value: object, wanted: object) -> Misfit:
@@ -193,7 +198,9 @@ def _plain(value: object, wanted: object, kind: type) -> object:
         return kind(_choice(value, [member.value for member in kind]))
     if issubclass(kind, Mapping):
         inner = (get_args(wanted) or (str, object))[1]
-        return {str(key): _inside(str(key), one, inner) for key, one in _table(value, wanted).items()}
+        if not isinstance(value, Mapping):
+            raise Misfit(_misfit(value, wanted).why, instead=_entry(value))
+        return {str(key): _inside(str(key), one, inner) for key, one in value.items()}
     if (kind is not str and issubclass(kind, (list, tuple, set, frozenset))) or kind is Sequence:
         return _many(value, wanted, kind)
     if kind is bool:
@@ -209,6 +216,15 @@ def _plain(value: object, wanted: object, kind: type) -> object:
     if isinstance(value, kind) and not isinstance(value, Text):
         return value
     raise _misfit(value, wanted)
+
+
+def _entry(value: object) -> str:
+    """How the first entry of a table is written that somebody tried to give whole: `.gold=4`."""
+    table = guess(value) if isinstance(value, Text) and not isinstance(value, Secret) else None
+    if isinstance(table, dict) and table:
+        name, entry = next(iter(table.items()))
+        return f".{name}={discreet(str(entry))}"
+    return ".NAME=VALUE"
 
 
 def _bool(value: object, wanted: object) -> bool:

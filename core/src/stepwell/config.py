@@ -252,21 +252,32 @@ class Config:
         parts = {}
         for field, piece in parts_of(offer.config).items():
             inner, own = (*at, field), kind_of(piece.role, kind)
-            use = self._part_name(section, inner, piece)
+            use = self._part_name(section, inner, piece, list(registry.offers(own)))
             if use:
                 parts[field] = self._part(section, inner, own, registry, use, piece.words or ())
-            elif piece.words is None:
-                have = ", ".join(registry.offers(own))
-                raise ConfigError(f"{'.'.join((section, *inner))}.use is required and not set; have {have}")
         return Part(offer, self._build(section, at, offer.config, parts))
 
-    def _part_name(self, section: str, at: At, piece: Piece) -> str:
-        """The offer that a part uses, written below it or in its place; "" where none is named."""
-        use = self._settings.get((section, *at, "use"))
-        if use is None and piece.words is not None:
-            use = self._settings.get((section, *at))
-        named = use is not None and isinstance(use.value, str) and use.value not in (piece.words or ())
-        return str(use.value) if use and named else ""
+    def _part_name(self, section: str, at: At, piece: Piece, have: Sequence[str]) -> str:
+        """The offer that a part uses, written below it or in its place; "" where it need not be one.
+
+        ConfigError where none of those that there are (`have`) is named, and it has to be one.
+        """
+        words = piece.words or ()
+        names = ", ".join([*have, *words])
+        path = (section, *at)
+        for said in (*at, "use"), at:
+            use = self._settings.get((section, *said))
+            if use is None:
+                continue
+            if use.value in words:
+                return ""
+            if not isinstance(use.value, str):
+                raise ConfigError(f"{self._place(section, said)}: {printed(use.value)} is not a name; have {names}")
+            if use.value:
+                return str(use.value)
+        if piece.words is None or any(full[: len(path)] == path != full for full in self._settings):
+            raise ConfigError(f"{'.'.join(path)}.use is required and not set; have {names}")
+        return ""
 
     def _build(self, section: str, at: At, cls: type[T], parts: Mapping[str, object]) -> T:
         """What is written below `at` as a dataclass, its parts made already."""
@@ -276,7 +287,8 @@ class Config:
         try:
             return build(cls, {**table, **parts})
         except Misfit as why:
-            raise self._misfit(section, Misfit(why.why, (*at, *why.at))) from why.__cause__
+            why.at = (*at, *why.at)
+            raise self._misfit(section, why) from why.__cause__
 
     def _judge(self, section: str, cls: type) -> None:
         """Bind for the errors' sake; a secret that only its reader has been given is not missed."""
@@ -304,7 +316,8 @@ class Config:
             elsewhere = self._elsewhere(section, why.at[-1])
             if elsewhere:
                 return ConfigError(f"{self._place(section, why.at)}: no such setting; did you mean {elsewhere}?")
-        return ConfigError(f"{self._place(section, why.at)}{why.why}")
+        instead = f"; write {'.'.join((section, *why.at))}{why.instead}" if why.instead else ""
+        return ConfigError(f"{self._place(section, why.at)}{why.why}{instead}")
 
     def _elsewhere(self, section: str, key: str) -> str | None:
         """The section that does have such a key."""

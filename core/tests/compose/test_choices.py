@@ -190,6 +190,13 @@ def test_parts_are_named_in_tables_or_in_their_place(registry: Registry, tmp_pat
     assert shown["admit"] == shown["preempt"] == shown["look_past"] == ("(not set)", "default")
 
 
+@pytest.mark.parametrize("sets", [(), ("schedule.order=lpm",)])
+def test_the_order_too_may_be_named_in_one_line(registry: Registry, tmp_path: Path, sets: tuple[str, ...]) -> None:
+    config = read('[schedule]\nuse = "choices"\norder = "lpm"\n', tmp_path, *sets)
+    chosen = config.choose("schedule", "schedule", registry)
+    assert chosen is not None and chosen.settings.order.offer.name == "lpm"
+
+
 @pytest.mark.parametrize(
     ("sets", "sentence"),
     [
@@ -202,7 +209,8 @@ def test_parts_are_named_in_tables_or_in_their_place(registry: Registry, tmp_pat
         (("order.use=lpm", "order.max_passes=-1"), "schedule.order.max_passes (--set schedule.order.max_passes): -1 i"),
         (("order.use=fcfs", "admit=fsfc"), "schedule.admit = 'fsfc' (--set schedule.admit): nothing installed offers"),
         (("order.use=fcfs", "victims.use=fcfs"), "schedule.victims (--set schedule.victims.use): no such setting; did"),
-        (("order.use=fcfs", "admit.max_passes=5"), "schedule.admit"),
+        (("order=lmp",), "schedule.order = 'lmp' (--set schedule.order): nothing installed offers it; have"),
+        (("order=fcfs", "admit.max_passes=5"), "schedule.admit.use is required and not set; have choices, dfs-weight"),
     ],
 )
 def test_mistakes_are_one_sentence_with_their_place(

@@ -69,6 +69,7 @@ def test_what_parts_can_do_together(registry: Registry, tmp_path: Path) -> None:
         (["storage.fast.gib=many"], "storage.fast.gib (--set storage.fast.gib): 'many' is not of type float"),
         (["storage.large.first.use=fyle"], "storage.large.first.use = 'fyle' (--set storage.large.first.use): "),
         (["storage.fast.use="], "storage.fast.use is required and not set; have "),
+        (["storage.fast=fyle"], "storage.fast = 'fyle' (--set storage.fast): "),
         (["storage.slow.use=memory"], "storage.slow (--set storage.slow.use): no such setting; have fast, large"),
         (["storage.write=some"], "storage.write (--set storage.write): 'some' is not one of both, large"),
     ],
@@ -79,6 +80,24 @@ def test_a_mistake_in_a_part_names_its_place(
     with pytest.raises(ConfigError) as caught:
         chosen(registry, TIERED, tmp_path, *sets)
     assert str(caught.value).startswith(sentence) or sentence in str(caught.value), str(caught.value)
+
+
+def test_a_part_without_settings_is_said_by_its_name(registry: Registry, tmp_path: Path) -> None:
+    short = '[storage]\nuse = "tiered"\nfast = "memory"\n[storage.large]\nuse = "mirror"\nfirst = "memory"\n'
+    choice, config = chosen(registry, short, tmp_path, "storage.large.second=memory")
+    settings = choice.settings
+    assert settings.fast.settings == MemoryConfig()
+    assert [part.offer.name for part in (settings.large.settings.first, settings.large.settings.second)] == [
+        "memory", "memory",
+    ]  # fmt: skip
+    shown = {line.key: (line.value, line.origin) for line in config.shown() if line.section == "storage"}
+    assert shown["fast"] == ("'memory'", f"{tmp_path / 'site.toml'}:3")
+    assert shown["large.second"] == ("memory", "--set storage.large.second")
+
+
+def test_what_is_no_name_at_all_is_said_to_be_none(registry: Registry, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.fast \(.*site\.toml:3\): 5 is not a name; have .*memory"):
+        chosen(registry, '[storage]\nuse = "tiered"\nfast = 5\nlarge = "memory"\n', tmp_path)
 
 
 def test_a_part_that_is_left_out_is_missed(registry: Registry, tmp_path: Path) -> None:

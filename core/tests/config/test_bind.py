@@ -132,7 +132,7 @@ MISFITS = [
     ("names = [1]", "names (site.toml:2): 1 is not of type str"),
     ("pair = [1]", "pair (site.toml:2): [1] has 1 entries, not 2"),
     ("table.x = 'a'", "table.x (site.toml:2): 'a' is not of type int"),
-    ("table = 5", "table (site.toml:2): 5 is not of type Mapping[str, int]"),
+    ("table = 5", "table (site.toml:2): 5 is not of type Mapping[str, int]; write all.table.NAME=VALUE"),
     ("inner.depht = 2", "inner.depht (site.toml:2): no such setting; did you mean depth?"),
     ("inner.name = 'x'", "inner.depth is required and not set"),
     ("inner.depth = 'x'", "inner.depth (site.toml:2): 'x' is not of type int"),
@@ -154,6 +154,22 @@ def test_text_that_does_not_fit_is_an_error_with_its_origin(make: Make, text: st
         make(sets=[f"all.{text}"]).bind("all", Everything)
     with pytest.raises(ConfigError, match=rf"^all\.{key} \(\$STEPWELL_ALL__{key.upper()}\): "):
         make(env={f"STEPWELL_ALL__{key.upper()}": value}).bind("all", Everything)
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("{gold=4}", "all.table.gold=4"),
+        ('{ gold = 4, "free" = 1 }', "all.table.gold=4"),
+        ("{gold=", "all.table.NAME=VALUE"),
+        ("{}", "all.table.NAME=VALUE"),
+        ("5", "all.table.NAME=VALUE"),
+    ],
+)
+def test_a_table_given_whole_is_told_how_its_entries_are_written(make: Make, text: str, instead: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(sets=[f"all.table={text}"]).bind("all", Everything)
+    assert str(caught.value).endswith(f"{text!r} is not of type Mapping[str, int]; write {instead}")
 
 
 def test_what_is_required_must_be_there(make: Make) -> None:

@@ -92,8 +92,12 @@ def test_another_name_is_that_of_an_offer(
             "runner.attention = 'faster' (site.toml:3): it needs wings; it may also be auto",
         ),
         ('[runner.attention]\nuse = "fast"\nlevle = 5', "did you mean level?"),
-        ("attention = 3", "3 is not of type"),
-        ("[runner.attention]\nlevel = 5", "is not of type"),
+        ("attention = 3", "runner.attention (site.toml:3): 3 is not a name; have fast, faster, auto, plain"),
+        ("[runner.attention]\nuse = 3", "runner.attention.use (site.toml:4): 3 is not a name; have fast, faster"),
+        (
+            "[runner.attention]\nlevel = 5",
+            "runner.attention.use is required and not set; have fast, faster, auto, plain",
+        ),
     ],
 )
 def test_mistakes_are_said_with_what_there_is(

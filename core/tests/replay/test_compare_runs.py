@@ -128,6 +128,12 @@ def test_settings_of_one_policy_are_left_out_for_the_others(short: Path, tmp_pat
     assert _steady(parts["fcfs"])["ttft_s"] == results[0]["ttft_s"]
 
 
+def test_a_policy_of_parts_may_be_compared_with_them_in_one_line(short: Path) -> None:
+    found = replay(short, "--compare", "longest,choices:order=longest,choices:order.use=longest", sets=BUSY)
+    plain, short_form, long_form = (_steady(one["result"]) for one in found["combinations"])
+    assert plain["ttft_s"] == short_form["ttft_s"] == long_form["ttft_s"]
+
+
 def test_a_policy_without_the_swept_setting_is_one_line_of_the_page(short: Path, tmp_path: Path) -> None:
     found = replay(
         short, "--compare", "fcfs,longest", "--sweep", "schedule.least=0,2000", "--html", "page.html", sets=BUSY
