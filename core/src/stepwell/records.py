@@ -53,4 +53,5 @@ class Record:
     @property
     def sentence(self) -> str:
         """`plugin nixl (stepwell-nixl 9.9) is broken: why`."""
-        return f"plugin {self.label} is {self.state}" + (f": {self.reason}" if self.reason else "")
+        what = "conflicts" if self.state == CONFLICT else f"is {self.state}"
+        return f"plugin {self.label} {what}" + (f": {self.reason}" if self.reason else "")

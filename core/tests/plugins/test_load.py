@@ -192,7 +192,7 @@ def test_an_offer_that_two_plugins_make_is_nobodys(site: Site, names: tuple[str,
     registry = site.load()
     states = {record.name: record.state for record in registry.records}
     assert states == {"a": "conflict", "b": "ok", "builtin": "ok", "c": "conflict"}
-    text = "plugin a (stepwell-a 1.0) is conflict: storage:shared is offered by both a (stepwell-a 1.0) and c"
+    text = "plugin a (stepwell-a 1.0) conflicts: storage:shared is offered by both a (stepwell-a 1.0) and c"
     with pytest.raises(ConfigError) as caught:
         registry.offer("storage", "shared")
     assert text in str(caught.value)

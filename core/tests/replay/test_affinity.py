@@ -140,7 +140,11 @@ def test_a_dense_model_has_no_experts(trace: Path) -> None:
         (["replay.affinity=0.5"], "h200-llama8b has no experts; take replay.preset=h200-qwen3-30b-a3b"),
         (["replay.experts=64"], "h200-llama8b has no experts"),
         (["replay.preset=polynomial", "replay.favoured=8"], "the preset polynomial has no experts"),
-        ([*MIXED, "replay.experts=4"], "a token cannot choose 8 of 4 experts"),
+        (
+            [*MIXED, "replay.experts=4"],
+            "(--set replay.experts): a token cannot choose 8 of 4 experts; see replay.experts_per",
+        ),
+        ([*MIXED, "replay.experts_per_token=300"], "experts_per_token): a token cannot choose 300 of 128 experts"),
         ([*MIXED, "replay.favoured=4"], "a key cannot favour 4 experts, where a token chooses 8 of 128"),
         ([*MIXED, "replay.favoured=129"], "a key cannot favour 129 experts"),
         ([*MIXED, "replay.experts=0"], "replay.experts (--set replay.experts): 0 is less than 1"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepwell.config import Config
+from stepwell.config import DEFAULT, Config
 from stepwell.errors import ConfigError
 from stepwell.models import read_shape
 from stepwell.replay.affinity import Affinity
@@ -80,11 +80,13 @@ def pretend(config: Config, settings: ReplaySettings) -> Pretended:
 
 
 def _polynomial(config: Config, settings: ReplaySettings) -> Pretended:
-    """One device, whatever `replay.devices` says, and the pages of the model that is simulated with it elsewhere."""
+    """One device, and the pages of the model that is simulated with it elsewhere."""
     if settings.model is not None:
         raise config.error(
             "replay", "model", "the preset polynomial knows no model's arithmetic; leave one of them out"
         )
+    if settings.devices > 1 and config.origin("replay", "devices") is not DEFAULT:
+        raise config.error("replay", "devices", "the preset polynomial is of one device; set it to 1, or leave it out")
     _no_experts(config, settings, "the preset polynomial")
     group = GroupSpec("full", Full(), KV_BYTES, tuple(range(LAYERS)))
     return Pretended(POLYNOMIAL, None, (group,), int(DEVICE_GIB[POLYNOMIAL] * GIB), None, 1)
@@ -115,7 +117,11 @@ def _experts(config: Config, settings: ReplaySettings, name: str, one: Timing) -
     count = settings.experts or one.experts
     chosen = settings.experts_per_token or max(1, round(one.expert_share * one.experts))
     if chosen > count:
-        raise config.error("replay", "experts_per_token", f"a token cannot choose {chosen} of {count} experts")
+        key, other = (
+            ("experts_per_token", "experts") if settings.experts_per_token else ("experts", "experts_per_token")
+        )
+        why = f"a token cannot choose {chosen} of {count} experts; see replay.{other}"
+        raise config.error("replay", key, why)
     favoured = settings.favoured or min(count, 2 * chosen)
     if not chosen <= favoured <= count:
         why = f"a key cannot favour {favoured} experts, where a token chooses {chosen} of {count}"
