@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.write import WritePolicy
 from stepwell.assemble import Place, make
 from stepwell.cache.cache import Cache, CacheShape
+from stepwell.coerce import guess
 from stepwell.config import DEFAULT, Config
 from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
@@ -83,7 +85,9 @@ def build(config: Config, registry: Registry, variant: Variant, block: int) -> t
         "device_pages": pools.device[0],
         "host_pages": host[0],
         "storage_gib": storage_gib,
-        **{role: config.use(role, default) for role, default in DEFAULTS.items()},
+        "max_prefill_tokens": limits.max_prefill_tokens,
+        "max_running": limits.max_running,
+        **policies_told(config, DEFAULTS),
     }
     if settings.model:
         setup |= {"model": settings.model, "windows": settings.windows}
@@ -123,6 +127,15 @@ def _limits(config: Config) -> BrainSettings:
 def _made(config: Config, registry: Registry, role: str, kind: type[T]) -> T:
     choice = config.choose(role, role, registry, DEFAULTS[role])
     return make(choice, kind, Place(choice.offer.name, "cpu", lambda: config.cache_dir))
+
+
+def policies_told(config: Config, roles: Collection[str]) -> dict[str, object]:
+    """The policy of each role by name, and what was set of them, each as `role.key`."""
+    return {role: config.use(role, DEFAULTS[role]) for role in roles} | {
+        f"{line.section}.{line.key}": guess(line.value)
+        for line in config.shown()
+        if line.section in roles and line.key != "use" and line.origin != str(DEFAULT)
+    }
 
 
 def eviction(config: Config, registry: Registry) -> EvictionPolicy:

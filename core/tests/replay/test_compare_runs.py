@@ -134,6 +134,28 @@ def test_a_policy_of_parts_may_be_compared_with_them_in_one_line(short: Path) ->
     assert plain["ttft_s"] == short_form["ttft_s"] == long_form["ttft_s"]
 
 
+def test_what_was_replayed_is_told(short: Path, tmp_path: Path) -> None:
+    sets = ("schedule.use=longest", "schedule.least=7", "engine.max_prefill_tokens=4096", *BUSY)
+    told = replay(short, "--limit", "9", "--speed", "2", "--html", "page.html", sets=sets)["setup"]
+    wanted = {"max_prefill_tokens": 4096, "max_running": 2, "speed": 2.0, "limit": 9, "schedule.least": 7}
+    assert {key: told[key] for key in wanted} == wanted
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for words in ("max prefill tokens 4096, max running 2", "schedule longest", "schedule.least=7, speed 2, limit 9."):
+        assert words in page
+    told = replay(short, "--sweep", "speed=1,4", "--speed", "1")["combinations"][1]["result"]["setup"]
+    assert told["speed"] == 4.0
+    assert "limit" not in told
+    assert not [key for key in told if "." in key]
+    told = replay(short, "--instant", "--limit", "9", sets=["cache.device_pages=8"])["setup"]
+    assert told == {"device_pages": 8, "block_tokens": 512, "evict": "lru", "limit": 9}
+
+
+def test_one_device_is_what_polynomials_are_of(short: Path) -> None:
+    assert replay(short, sets=("replay.preset=polynomial", "replay.devices=1"))["setup"]["devices"] == 1
+    said = refused(short, "--sweep", "replay.devices=1,2", "--set", "replay.preset=polynomial")
+    assert said.startswith("Error: devices=2: replay.devices (argument): the preset polynomial is of one device")
+
+
 def test_a_policy_without_the_swept_setting_is_one_line_of_the_page(short: Path, tmp_path: Path) -> None:
     found = replay(
         short, "--compare", "fcfs,longest", "--sweep", "schedule.least=0,2000", "--html", "page.html", sets=BUSY

@@ -40,7 +40,8 @@ class Raising(SchedulePolicy):
 
 @hookimpl
 def stepwell_schedulers():
-    return [Offer("nowhere", Nowhere, Nothing), Offer("dropping", Dropping, Nothing), Offer("raising", Raising, Nothing)]
+    kinds = {"nowhere": Nowhere, "dropping": Dropping, "raising": Raising}
+    return [Offer(name, kind, Nothing) for name, kind in kinds.items()]
 """
 
 

@@ -133,6 +133,10 @@ def _type(more: dict[str, Any]) -> str:
     [
         (["replay.preset=polynomial", "replay.model=x.json"], "the preset polynomial knows no model's arithmetic"),
         (["replay.preset=poly"], "is none of h200-llama8b"),
+        (
+            ["replay.preset=polynomial", "replay.devices=2"],
+            "replay.devices (--set replay.devices): the preset polynomial",
+        ),
     ],
 )
 def test_misuse_is_one_sentence(trace: Path, sets: list[str], words: str) -> None:

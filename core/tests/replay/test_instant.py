@@ -78,7 +78,7 @@ def test_the_command_agrees_with_the_plain_simulation(tmp_path: Path) -> None:
         right = leaf_lru(requests, pages, 512)
         assert document["all"]["hit_tokens"] == {"device": sum(right), "host": 0, "storage": 0}
         assert document["last_half"]["hit_tokens"]["device"] == sum(right[150:])
-        assert document["setup"] == {"device_pages": pages, "block_tokens": 512}
+        assert document["setup"] == {"device_pages": pages, "block_tokens": 512, "evict": "lru"}
 
 
 def test_any_eviction_policy_can_be_tried(trace: Path) -> None:

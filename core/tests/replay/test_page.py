@@ -111,6 +111,17 @@ def test_a_page_says_what_all_have_in_common() -> None:
     assert "400 requests, preset a&lt;b&gt;, device pages 4096." in _page(outcomes)
 
 
+def test_a_page_names_the_settings_of_a_policy_that_all_its_replays_have() -> None:
+    outcomes = _outcomes(GRIDS["two"])
+    for (_, result), more in zip(
+        outcomes, ({"schedule": "fcfs"}, {"schedule": "lpm", "schedule.depth": 0}), strict=True
+    ):
+        result.setup = {"speed": 2.0, "limit": None, "host_pages": 0, **more}
+    assert "400 requests, speed 2, schedule.depth=0." in _page(outcomes)
+    outcomes[0][1].setup["schedule"] = "lpm"  # whose depth is another
+    assert "schedule.depth" not in _page(outcomes)
+
+
 def test_experts_are_a_column_where_the_model_has_them() -> None:
     dense, sparse = (_outcomes(GRIDS["two"]) for _ in range(2))
     for _, result in sparse:

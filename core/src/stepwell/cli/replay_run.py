@@ -25,7 +25,7 @@ from stepwell.replay.result import Result
 from stepwell.replay.trace import MOONCAKE_BLOCK, Arrival
 from stepwell.replay.variants import Variant, variants
 from stepwell.replay.virtual import Parts, Shell
-from stepwell.replay_build import build, eviction
+from stepwell.replay_build import build, eviction, policies_told
 from stepwell.settings import DEFAULTS, CacheSettings
 from stepwell.types import Full
 
@@ -45,6 +45,11 @@ class Asked:
     price: float | None = None
     answers: bool = False
     timeless: bool = False
+
+    @property
+    def limits(self) -> dict[str, object]:
+        """What it takes of the trace, where that is not all."""
+        return {} if self.limit is None else {"limit": self.limit}
 
     def arrivals(self, *, quiet: bool = True) -> list[Arrival]:
         """The trace. Texts take a while where a tokenizer reads them, so how far it is may be seen."""
@@ -75,7 +80,8 @@ def one(asked: Asked, trace: Sequence[Arrival], task: Task, follow: Follow | Non
     if follow is not None:
         follow(lambda: shell.next_arrival / len(trace))
     result = shell.run()
-    result.price_per_hour, result.setup = asked.price, setup
+    result.price_per_hour = asked.price
+    result.setup = {**setup, "speed": asked.speed * task.speed, **asked.limits}
     return result
 
 
@@ -173,14 +179,16 @@ def _strangers(config: Config, registry: Registry, compare: Sequence[Policy]) ->
 
 def _without_time(asked: Asked, arrivals: Sequence[Arrival], variant: Variant) -> Result:
     """The index alone."""
-    pages, policy = _sized(asked, variant)
+    pages, policy, setup = _sized(asked, variant)
     result = instant.run(arrivals, pages, policy)
-    result.setup = {"device_pages": pages, "block_tokens": arrivals[0].block}
+    result.setup = {"device_pages": pages, "block_tokens": arrivals[0].block, **setup, **asked.limits}
     return result
 
 
-def _sized(asked: Asked, variant: Variant, registry: Registry | None = None) -> tuple[int, EvictionPolicy | None]:
-    """What a replay without time runs on: pages, and a policy where the config names one."""
+def _sized(
+    asked: Asked, variant: Variant, registry: Registry | None = None
+) -> tuple[int, EvictionPolicy | None, dict[str, object]]:
+    """What a replay without time runs on: pages, a policy where the config names one, and what is told of it."""
     config = _configured(asked, variant)
     registry = registry or config.load_plugins()
     _own(config, registry, variant)
@@ -189,4 +197,4 @@ def _sized(asked: Asked, variant: Variant, registry: Registry | None = None) -> 
         raise ConfigError("--instant needs the size of the cache in blocks: --set cache.device_pages=N")
     policy = eviction(config, registry) if config.has("evict") else None
     config.finish(registry)
-    return cache.device_pages, policy
+    return cache.device_pages, policy, policies_told(config, ["evict"])

@@ -113,13 +113,23 @@ def _page(title: str, told: str, shown: Sequence[Shown], rows: Rows, sweeps: str
 
 def _setup(shown: Sequence[Shown]) -> str:
     """What all have in common."""
-    first = shown[0].result
-    common = {
-        key: value for key, value in first.setup.items() if all(one.result.setup.get(key) == value for one in shown)
-    }
-    named = {key: value for key, value in common.items() if value is False or value}  # a tier of size 0 is none
-    told = [f"{first.requests:,} requests", *(f"{key.replace('_', ' ')} {value}" for key, value in named.items())]
+    setups = [one.result.setup for one in shown]
+    told = [f"{shown[0].result.requests:,} requests"]
+    for key in dict.fromkeys(key for setup in setups for key in setup):
+        value = _common(setups, key)
+        if "." in key and value is not None:
+            told.append(f"{key}={value}")
+        elif "." not in key and (value is False or value):  # a tier of size 0 is none
+            told.append(f"{key.replace('_', ' ')} {f'{value:.12g}' if isinstance(value, float) else value}")
     return ", ".join(told) + "."
+
+
+def _common(setups: Sequence[Mapping[str, object]], key: str) -> object:
+    """The value that all have. A policy's setting, written `role.key`, is for those alone that use this policy."""
+    role, dot, _ = key.partition(".")
+    using = {setup.get(role) for setup in setups if key in setup}
+    values = [setup.get(key) for setup in setups if not dot or setup.get(role) in using]
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 # --- tables ---

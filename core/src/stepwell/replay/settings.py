@@ -37,7 +37,7 @@ class ReplaySettings:
     """Count after so many finished requests how many could be restored; 0: never. Unset: 1000 with `model`, else 0."""
     devices: int = 4
     """Devices that share the model evenly: arithmetic, bandwidth, link and memory of all of them together. The preset
-    polynomial is of one device, and ignores it."""
+    polynomial is of one device, and takes no other number."""
     tokenizer: str | None = None
     """Model whose tokenizer reads text traces, as the runner's `model` setting names it; unset: four bytes a token."""
     experts: int | None = None
