@@ -214,15 +214,19 @@ MOST = 2**27
 def at_least(name: str, value: float | None, least: float, shown: str = "") -> None:
     """ValueError where a value that is set is too small, absurdly large, or no number."""
     if value is not None and not least <= value < MOST:
-        limit = f"less than {least}" if value < least else "more than can be meant"
+        limit = f"less than {least}" if value < least else _beyond(value)
         raise ValueError(f"{name}: {shown or value} is {limit}")
 
 
 def above_zero(name: str, value: float | None) -> None:
     """ValueError where a value that is set is not positive, absurdly large, or no number."""
     if value is not None and not 0 < value < MOST:
-        limit = "not above 0" if value <= 0 else "more than can be meant"
+        limit = "not above 0" if value <= 0 else _beyond(value)
         raise ValueError(f"{name}: {value} is {limit}")
+
+
+def _beyond(value: float) -> str:
+    return "no number" if value != value else "more than can be meant"
 
 
 def one_of_two(name: str, value: object, other: str, second: object) -> None:

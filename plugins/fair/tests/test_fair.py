@@ -317,8 +317,14 @@ def test_urgent_prompts_come_first_but_the_oldest_keeps_a_quarter(policy):
         ({"preempt_over": -1}, "preempt_over: -1 is less than 0"),
         ({"age_s": -1.0}, "age_s: -1.0 is less than 0"),
         ({"memory_s": float("nan")}, "memory_s: nan is no number"),
-        ({"weights": {"gold": 0}}, "weights: 'gold' has 0; a weight is a number over 0"),
-        ({"weights": {"gold": float("inf")}}, "weights: 'gold' has inf"),
+        ({"memory_s": 1e308}, "memory_s: 1e\\+308 is more than can be meant"),
+        ({"memory_s": 1e-308}, "memory_s: 1e-308 is less than can be meant; 0 is none at all"),
+        ({"age_s": 1e-300}, "age_s: 1e-300 is less than can be meant"),
+        ({"preempt_over": 2**63}, "preempt_over: .* is more than can be meant"),
+        ({"weights": {"gold": 0}}, "weights: gold = 0 is less than 7.45"),
+        ({"weights": {"gold": 1e-308}}, "weights: gold = 1e-308 is less than"),
+        ({"weights": {"gold": float("inf")}}, "weights: gold = inf is more than can be meant"),
+        ({"weights": {"gold": float("nan")}}, "weights: gold = nan is no number"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, said):

@@ -172,9 +172,10 @@ def test_what_is_kept_is_what_it_would_be_from_scratch(make, config, seed):
     assert worlds[-1].version > 30
 
 
-def test_a_negative_bound_is_refused():
-    with pytest.raises(ValueError, match="max_passes: -1"):
-        DfsWeightConfig(max_passes=-1)
+@pytest.mark.parametrize(("bound", "said"), [(-1, "-1 is less than 0"), (2**30, ".* is more than can be meant")])
+def test_a_bound_that_makes_no_sense_is_refused(bound, said):
+    with pytest.raises(ValueError, match=f"max_passes: {said}"):
+        DfsWeightConfig(max_passes=bound)
 
 
 def churn(policy: RankedPolicy, fresh: SchedulePolicy, dice: random.Random, steps: int = 150) -> Iterator[World]:

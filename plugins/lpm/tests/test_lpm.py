@@ -128,6 +128,9 @@ def test_b120_five_tokens_a_second_outweigh_a_hundred_after_twenty(context):
         ({"granularity": 0}, "granularity: 0 is less than 1"),
         ({"wait_tokens": -0.5}, "wait_tokens: -0.5 is less than 0"),
         ({"wait_tokens": float("nan")}, "wait_tokens: nan is no number"),
+        ({"wait_tokens": 1e308}, "wait_tokens: 1e\\+308 is more than can be meant"),
+        ({"max_passes": 10**30}, "max_passes: 10+ is more than can be meant"),
+        ({"granularity": 2**27}, "granularity: 134217728 is more than can be meant"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, said):

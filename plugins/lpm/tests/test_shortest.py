@@ -104,7 +104,10 @@ def test_a_long_prompt_ends_however_many_short_ones_come(shortest):
     [
         ({"max_passes": -1}, "max_passes: -1 is less than 0"),
         ({"output_weight": -1.0}, "output_weight: -1.0 is less than 0"),
-        ({"wait_tokens": float("inf")}, "wait_tokens: inf is no number"),
+        ({"wait_tokens": float("inf")}, "wait_tokens: inf is more than can be meant"),
+        ({"output_weight": 1e300}, "output_weight: 1e\\+300 is more than can be meant"),
+        ({"oldest_share": float("nan")}, "oldest_share: nan is no number"),
+        ({"max_passes": 2**40}, "max_passes: .* is more than can be meant"),
         ({"oldest_share": -0.1}, "oldest_share: -0.1 is less than 0"),
         ({"oldest_share": 1.5}, "oldest_share: 1.5 is more than 1"),
     ],

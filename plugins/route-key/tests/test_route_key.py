@@ -186,7 +186,10 @@ def test_few_keys_may_be_had_by_holding_back_others(context):
     [
         ({"max_passes": -1}, "max_passes: -1 is less than 0"),
         ({"max_wait_s": -0.5}, "max_wait_s: -0.5 is less than 0"),
-        ({"max_wait_s": float("inf")}, "max_wait_s: inf is no number"),
+        ({"max_wait_s": float("inf")}, "max_wait_s: inf is more than can be meant"),
+        ({"max_wait_s": float("nan")}, "max_wait_s: nan is no number"),
+        ({"max_keys": 2**60}, "max_keys: .* is more than can be meant"),
+        ({"max_passes": 2**60}, "max_passes: .* is more than can be meant"),
         ({"max_keys": -2}, "max_keys: -2 is less than 0"),
         ({"granularity": 0}, "granularity: 0 is less than 1"),
     ],

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 
 from stepwell import Context, Groups, RankedPolicy, RunningView, ScheduleView, WaitingView
+from stepwell.settings import at_least
 from stepwell_fair.service import Service
 from stepwell_fair.turns import Lines, Name
 
 OLDEST = 4
 """One part in so many of a step's prompt tokens is for the prompt under way for longest, whatever others ask."""
+LEAST = 2.0**-27
+"""What divides, and is less, cannot be meant: quotients would leave the range in which they compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,12 @@ class FairConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_passes", "preempt_over", "age_s", "memory_s"):
-            value = getattr(self, name)
-            if not isfinite(value):
-                raise ValueError(f"{name}: {value} is no number")
-            if value < 0:
-                raise ValueError(f"{name}: {value} is less than 0")
+            at_least(name, getattr(self, name), 0)
+        for name in ("age_s", "memory_s"):
+            if 0 < getattr(self, name) < LEAST:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than can be meant; 0 is none at all")
         for tenant, weight in self.weights.items():
-            if not (isfinite(weight) and weight > 0):
-                raise ValueError(f"weights: {tenant!r} has {weight}; a weight is a number over 0")
+            at_least("weights", weight, LEAST, f"{tenant} = {weight}")
 
 
 class Fair(RankedPolicy):

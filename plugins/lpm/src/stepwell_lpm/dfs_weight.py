@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import cast
 
 from stepwell import Context, Groups, Prefix, RankedPolicy, ScheduleView, WaitingView
+from stepwell.settings import at_least
 from stepwell_lpm.branches import Branches
-from stepwell_lpm.urgent import refuse_less
 
 Name = tuple[int, Prefix | None]
 """A group: priority, and what is cached of its requests."""
@@ -29,7 +29,7 @@ class DfsWeightConfig:
     """A request that later ones have passed this often goes first. 0 is arrival order."""
 
     def __post_init__(self) -> None:
-        refuse_less(0, max_passes=self.max_passes)
+        at_least("max_passes", self.max_passes, 0)
 
 
 class DfsWeight(RankedPolicy):

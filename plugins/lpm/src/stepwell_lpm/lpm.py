@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepwell import Context, ScheduleView, WaitingView
-from stepwell_lpm.urgent import UrgentFirst, refuse_less
+from stepwell.settings import at_least
+from stepwell_lpm.urgent import UrgentFirst
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class LpmConfig:
     """Cached tokens that a second of waiting is worth. 0: time spent waiting does not count."""
 
     def __post_init__(self) -> None:
-        refuse_less(0, max_passes=self.max_passes, wait_tokens=self.wait_tokens)
-        refuse_less(1, granularity=self.granularity)
+        at_least("max_passes", self.max_passes, 0)
+        at_least("granularity", self.granularity, 1)
+        at_least("wait_tokens", self.wait_tokens, 0)
 
 
 class Lpm(UrgentFirst):

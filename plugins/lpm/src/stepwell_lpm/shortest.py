@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepwell import Context, RunningView, ScheduleView, WaitingView
-from stepwell_lpm.urgent import UrgentFirst, refuse_less
+from stepwell.settings import at_least
+from stepwell_lpm.urgent import UrgentFirst
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class ShortestPrefillFirstConfig:
     """Share of a step's prompt tokens that the prompt under way for longest may use before shorter ones, 0 to 1."""
 
     def __post_init__(self) -> None:
-        refuse_less(0, max_passes=self.max_passes, output_weight=self.output_weight, wait_tokens=self.wait_tokens)
-        refuse_less(0, oldest_share=self.oldest_share)
+        for name in ("max_passes", "output_weight", "wait_tokens", "oldest_share"):
+            at_least(name, getattr(self, name), 0)
         if self.oldest_share > 1:
             raise ValueError(f"oldest_share: {self.oldest_share} is more than 1")
 

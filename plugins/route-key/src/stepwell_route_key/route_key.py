@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, takewhile
-from math import isfinite
 from operator import itemgetter
 from typing import Literal, cast
 
 from stepwell import Context, Groups, RankedPolicy, ScheduleView, WaitingView
+from stepwell.settings import at_least
 from stepwell_route_key.lines import Lines
 
 Name = tuple[int, str | None, int]
@@ -38,16 +38,9 @@ class RouteKeyConfig:
     """With `within = "cached"`, cached tokens are compared in whole units of so many."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("max_passes", self.max_passes, 0),
-            ("max_wait_s", self.max_wait_s, 0),
-            ("max_keys", self.max_keys, 0),
-            ("granularity", self.granularity, 1),
-        ):
-            if not isfinite(value):
-                raise ValueError(f"{name}: {value} is no number")
-            if value < least:
-                raise ValueError(f"{name}: {value} is less than {least}")
+        for name in ("max_passes", "max_wait_s", "max_keys"):
+            at_least(name, getattr(self, name), 0)
+        at_least("granularity", self.granularity, 1)
 
 
 class RouteKey(RankedPolicy):
