@@ -70,3 +70,16 @@ def test_a_trace_with_too_few_requests_is_refused(tmp_path):
     trace.write_text('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n')
     result = CliRunner().invoke(command, [str(trace), "--waiting", "1"])
     assert isinstance(result.exception, ConfigError) and "too few for --waiting 1" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("engine.look_at=0", "engine.look_at (--set engine.look_at): 0 is less than 1"),
+        ("engine.lok_at=8", "engine.lok_at (--set engine.lok_at): no such setting; did you mean look_at?"),
+        ("sched.use=lpm", "sched (--set sched.use): no such section; did you mean schedule?"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_before_any_work(setting, said):
+    result = CliRunner().invoke(command, [*QUICK, "--waiting=20", "--set", setting])
+    assert isinstance(result.exception, ConfigError) and str(result.exception) == said

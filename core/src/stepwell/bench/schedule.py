@@ -30,6 +30,7 @@ from stepwell.cli.options import read_config, set_option
 from stepwell.config import Config
 from stepwell.errors import ConfigError
 from stepwell.replay.trace import MOONCAKE_BLOCK, load
+from stepwell.settings import CORE_SECTIONS
 from stepwell.types import TOKEN_BYTES
 
 TARGETS = {"scratch_ms": 70.0, "unchanged_ms": 1.0, "one_percent_ms": 2.0, "publish_ms": 10.0, "step_us": 1000.0}
@@ -96,8 +97,12 @@ def _steps(make: Make, ticks: int, running: int) -> dict[str, Any]:
 
 
 def maker(config: Config) -> Make:
-    """Makes the policy that the config names, as often as one is wanted."""
-    choice = config.choose("schedule", "schedule", config.load_plugins(), "fcfs")
+    """Makes the policy that the config names, as often as one is wanted; a mistake elsewhere in it is one here, too."""
+    registry = config.load_plugins()
+    for section, settings in CORE_SECTIONS.items():
+        config.bind(section, settings)
+    choice = config.choose("schedule", "schedule", registry, "fcfs")
+    config.finish(registry)
     place = Place(choice.offer.name, "cpu", lambda: config.cache_dir)
     return lambda: make(choice, SchedulePolicy, place)  # type: ignore[type-abstract]
 
