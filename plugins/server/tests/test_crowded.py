@@ -114,6 +114,11 @@ def test_queue_times_and_skips_are_told_by_key_and_tenant(server):
         "bob": 2 * ANSWER,
     }
     assert until(lambda: metrics(server).get(("stepwell_tenant_requests_total", "bob")) == 2)
+    for _ in range(20):  # how many run at once is a matter of luck: ask until somebody had to give way
+        if (stats := server.stats())["retracted_pages"]:
+            break
+        asked(server, [{**body, "prompt": [text(dice) for _ in range(20)]}])
+    assert until(lambda: metrics(server)["stepwell_retractions_total", "pages"] == stats["retracted_pages"])
     found = metrics(server)
     assert found["stepwell_key_requests_total", "x"] == 6
     assert found["stepwell_key_prompt_tokens_total", "y"] == 4 * PROMPT

@@ -6,10 +6,12 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
-from stepwell.replay.html import LINES, STYLE, WIDTH
+from stepwell.replay.style import LIGHT, STYLE
 from stepwell_server.bench.results import Level, Report, Spread
 from stepwell_server.bench.table import cells, columns, prices, remarks, title
 
+LINES = tuple(f"var(--c{number})" for number in range(len(LIGHT)))
+WIDTH = 860
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340.0, 64.0, 24.0, 12.0, 44.0
 Point = tuple[float, float, str]
 """Tokens a second, milliseconds, and the level's name."""
@@ -107,7 +109,7 @@ def chart(series: Mapping[str, Sequence[Point]]) -> str:
 
 
 def _across_line(y: float, name: str) -> str:
-    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
     return line + _text(LEFT - 6, y + 4, name, "end")
 
 
