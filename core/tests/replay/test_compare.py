@@ -47,6 +47,8 @@ def test_policies_are_parted_by_commas_and_their_settings_by_colons() -> None:
         (["lpm:16"], "lpm:key=value"),
         (["lpm:=16"], "lpm:key=value"),
         (["lpm:use=fcfs"], "lpm:key=value"),
+        (["lpm:"], "^--compare 'lpm:': write"),
+        (["fcfs,lpm:depth=1:depth = 2"], "sets depth twice"),
     ],
 )
 def test_a_policy_that_cannot_be_read_is_one_sentence(texts: list[str], words: str) -> None:

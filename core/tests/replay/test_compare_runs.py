@@ -57,6 +57,7 @@ def stepwell_schedulers():
     return [Offer("longest", Longest, Config), Offer("killed", Killed, Nothing), Offer("endless", Endless, Nothing)]
 """
 BUSY = (*SMALL, "engine.max_running=2")
+UNSIZED = tuple(one for one in BUSY if not one.startswith("cache.device_pages="))
 
 
 @pytest.fixture
@@ -73,7 +74,14 @@ def orders(fake_dist: Callable[..., Path], alone: None, monkeypatch: pytest.Monk
 
 def test_a_combination_says_what_it_says_alone(short: Path) -> None:
     found = replay(
-        short, "--compare", "fcfs,longest:least=2000", "--sweep", "cache.device_pages=40,80", "--jobs", "2", sets=BUSY
+        short,
+        "--compare",
+        "fcfs,longest:least=2000",
+        "--sweep",
+        "cache.device_pages=40,80",
+        "--jobs",
+        "2",
+        sets=UNSIZED,
     )
     assert [one["name"] for one in found["combinations"]] == [
         "fcfs device_pages=40",
@@ -179,6 +187,18 @@ def test_a_policy_without_the_swept_setting_is_one_line_of_the_page(short: Path,
         (["--sweep", "cache.device_pgaes=64,65"], "device_pgaes=64: cache.device_pgaes (argument): no such setting"),
         (["--sweep", "nowhere.size=1,2"], "size=1: nowhere (argument): no such section"),
         (["--sweep", "speed=1,2", "--speed", "2"], "both say how fast"),
+        (["--instant", "--sweep", "speed=1,2"], "--sweep speed needs time: leave --instant or --sweep speed out"),
+        (["--instant", "--sweep", "engine.max_running=1,2"], "--sweep engine.max_running needs time"),
+        (["--instant", "--sweep", "schedule.least=1,2"], "--sweep schedule.least needs time"),
+        (
+            ["--compare", "fcfs,longest:least=2", "--set", "schedule.use=longest"],
+            "--compare fcfs,longest:least=2,killed and --set schedule.use both say which policies are replayed",
+        ),
+        (
+            ["--sweep", "cache.device_pages=8,9", "--set", "cache.device_pages=7"],
+            "--sweep cache.device_pages and --set cache.device_pages both say what it is: leave one out",
+        ),
+        (["--sweep", "replay.model=a,b", "--model", "c"], "--sweep replay.model and --model both say what it is"),
         (["--compare", "fcfs", "--set", "schedule.least=3"], "no policy that is compared has such a setting"),
         (
             ["--instant", "--sweep", "cache.device_pages=0,1"],
@@ -246,6 +266,7 @@ def test_the_table_has_columns_where_they_fit_and_rows_where_not(short: Path) ->
     wide = _ran(asked, 200)
     assert "to fcfs: TTFT mean" in wide
     assert "waiting and passes, worst" in wide
+    asked = ["replay", str(short), "--compare", "fcfs,longest", *(part for one in UNSIZED for part in ("--set", one))]
     narrow = _ran([*asked, "--sweep", "cache.device_pages=40,80"], 78)
     assert max(map(len, narrow.splitlines())) <= 78
     assert "columns more fit into a wider terminal" in narrow

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from stepwell.cli.options import Number, config_options
+from stepwell.cli.replay_checks import no_time, said_twice, writable
 from stepwell.cli.replay_run import AS_CONFIGURED, Asked, Task, compared, every_variant, one
 from stepwell.cli.replay_show import compared_rows, show, show_compared, table_rows, warn
 from stepwell.errors import ConfigError
-from stepwell.replay.compare import FASTEST, SPEED, document, policies, sweeps
+from stepwell.replay.compare import FASTEST, document, policies, sweeps
 from stepwell.replay.html import compared_page, page
 from stepwell.replay.result import Result
 from stepwell.settings import MOST
@@ -88,22 +89,21 @@ def command(
     TRACE is Mooncake JSONL (timestamp, input_length, output_length, hash_ids) or text JSONL (timestamp, input, output),
     plain or gzipped.
     """
-    if timeless and (model is not None or ablate or compare):
-        _no_time(model=model is not None, ablate=ablate)
+    named, swept = policies(compare), sweeps(sweep)
+    if timeless:
+        no_time(model=model is not None, ablate=ablate, compare=bool(named), swept=swept)
+    said_twice(sets, speed, model is not None, named, swept)
     if ablate and (compare or sweep):
         raise ConfigError("--ablate turns parts off, --compare and --sweep change settings: give one or the others")
     if html_path is not None:
-        _writable(html_path)
+        writable(html_path)
     if model is not None:
         sets = (*sets, f"replay.model={model}")
     if tokenizer is not None:
         sets = (*sets, f"replay.tokenizer={tokenizer}")
     asked = Asked(trace_path, block_tokens, limit, speed, path, sets, price, answers, timeless)
     jobs = jobs or _cores()
-    if compare or sweep:
-        named, swept = policies(compare), sweeps(sweep)
-        if speed != 1.0 and SPEED in [one.key for one in swept]:
-            raise ConfigError("--speed and --sweep speed=... both say how fast arrivals come: leave one out")
+    if named or swept:
         outcomes = compared(asked, named, swept, jobs, quiet=as_json)
         if html_path is not None:
             text = compared_page(f"Replay of {trace_path.name}", outcomes, compared_rows(outcomes))
@@ -129,22 +129,6 @@ def command(
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _no_time(*, model: bool, ablate: bool) -> None:
-    """ConfigError for what needs time, or knows more than blocks."""
-    if model:
-        raise ConfigError("--instant knows no model, only blocks: leave --instant or --model out")
-    option = "--ablate" if ablate else "--compare"
-    raise ConfigError(f"{option} needs time: leave --instant or {option} out")
-
-
-def _writable(path: Path) -> None:
-    """ConfigError, before the work is done, where its page could not be written."""
-    if path.is_dir():
-        raise ConfigError(f"--html {path}: this is a folder; name a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--html {path}: there is no folder {path.parent}")
 
 
 def _alone(asked: Asked, *, quiet: bool) -> dict[str, Result]:

@@ -136,11 +136,13 @@ def _policy(text: str) -> Policy:
     name, *rest = _split(text, ":")
     if not name:
         raise ConfigError("--compare has an empty name; write policies as lpm,fcfs")
-    settings = []
+    settings: list[tuple[str, str]] = []
     for one in rest:
         key, equals, value = (part.strip() for part in one.partition("="))
         if not key or not equals or key == "use":
-            raise ConfigError(f"--compare {text}: write a policy's settings as {name}:key=value:key=value")
+            raise ConfigError(f"--compare {text!r}: write a policy's settings as {name}:key=value:key=value")
+        if f"schedule.{key}" in dict(settings):
+            raise ConfigError(f"--compare {text!r} sets {key} twice; leave one out")
         settings.append((f"schedule.{key}", value))
     return Policy(name, tuple(settings))
 
