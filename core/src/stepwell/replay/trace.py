@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from stepwell.errors import ConfigError
 from stepwell.replay.texts import Texts, Tokenised, packed
@@ -57,13 +58,16 @@ class Arrival:
         return min(count * self.block, self.input_length)
 
 
+_Name = Annotated[str, Meta(min_length=1)]
+
+
 class _Line(msgspec.Struct, kw_only=True):
     """What any request of a trace may say beside its tokens."""
 
-    timestamp: float
-    routing_key: str | None = None
-    tenant: str | None = None
-    priority: int = 0
+    timestamp: Annotated[float, Meta(ge=0)]
+    routing_key: _Name | None = None
+    tenant: _Name | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
 
 
 class _MooncakeLine(_Line, kw_only=True):
