@@ -182,7 +182,7 @@ def _result(scale: float) -> Result:
         requests=2,
         finished=2,
         output_tokens=80,
-        virtual_s=4 * scale,
+        answered_s=4 * scale,
         ttft_s=times,
         latency_s=times,
         waits_s=[0.0, 0.0],

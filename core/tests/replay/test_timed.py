@@ -51,6 +51,18 @@ def test_what_goes_in_comes_out(stored: Any) -> None:
     assert stored["output_tokens"] == sum(int(str(line["output_length"])) for line in lines)
 
 
+def test_throughput_counts_until_the_last_answer_and_not_until_the_last_store(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", conversations(10))
+    quick, slow = (replay(path, sets=(*STORED, f"replay.storage_write_gb_s={speed}")) for speed in (1e6, 1e-2))
+    assert slow["virtual_s"] > 10 * slow["answered_s"] > 0
+    assert slow["throughput"] == quick["throughput"]
+    answered = slow["answered_s"]
+    assert slow["throughput"]["output_tokens_s"] == pytest.approx(slow["output_tokens"] / answered, rel=1e-5)
+    assert slow["throughput"]["requests_s"] == pytest.approx(10 / answered, rel=1e-5)
+    last = conversations(10)[-1]["timestamp"]
+    assert answered >= float(str(last)) / 1e3
+
+
 def test_a_prompt_token_is_computed_or_hit(stored: Any) -> None:
     hit = sum(stored["all"]["hit_tokens"].values())
     assert stored["retractions"] == 0

@@ -103,6 +103,9 @@ class Result:
     token_bytes: int = 0
     gpu_seconds: float = 0.0
     virtual_s: float = 0.0
+    """From the first arrival until nothing was under way, not even a store."""
+    answered_s: float = 0.0
+    """From the first arrival until the last answer had ended."""
     ttft_s: Sequence[float] = ()
     latency_s: Sequence[float] = ()
     at_s: Sequence[float] = ()
@@ -157,8 +160,8 @@ class Result:
 
     @property
     def throughput(self) -> dict[str, float]:
-        """Output tokens, and requests, that end in a second."""
-        whole = self.virtual_s or 1.0
+        """Output tokens, and requests, a second, until the last answer: stores that go on behind it serve nobody."""
+        whole = self.answered_s or 1.0
         return {"output_tokens_s": self.output_tokens / whole, "requests_s": self.finished / whole}
 
     @property
@@ -205,6 +208,7 @@ class Result:
             "computed_tokens": self.computed_tokens,
             "steps": self.steps,
             "virtual_s": round(self.virtual_s, 6),
+            "answered_s": round(self.answered_s, 6),
             "ttft_s": percentiles(self.ttft_s),
             "latency_s": percentiles(self.latency_s),
             "waits_s": percentiles(self.waits_s),

@@ -60,6 +60,7 @@ class Visits:
             result.refused += 1
             return None
         result.finished += 1
+        result.answered_s = now
         result.output_tokens += visit.tokens
         self.at.append(visit.at)
         self.waits.append((now if visit.admitted is None else visit.admitted) - visit.at)
