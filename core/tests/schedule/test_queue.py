@@ -297,3 +297,40 @@ def test_passes_are_those_of_a_plain_count():
         overdue = [each for each in made if each.aged]
         assert list(islice(made.ordered(VIEW), len(overdue))) == overdue
     assert aged and all(each.passes == counted[each] for each in out)
+
+
+class Unsayable(Exception):
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+    __str__ = __repr__
+
+
+def test_what_a_policy_raises_is_counted_even_where_it_cannot_be_shown():
+    def fail(waiting):
+        raise Unsayable
+
+    made, faults = queue(Broken(fail), [job(0), job(1)])
+    assert [each.order for each in made.ordered(VIEW)] == [0, 1]
+    assert faults == ["order raised a Unsayable"]
+
+
+def test_a_bound_that_raises_is_the_usual_one():
+    class Raises(Latest):
+        @property
+        def max_passes(self):
+            raise Unsayable
+
+    jobs = [job(0), job(1)]
+    made, faults = queue(Raises(), jobs)
+    made.admitted(jobs[1])
+    assert jobs[0].passes == 1 and faults == ["max_passes raised a Unsayable"]
+
+
+def test_nobody_is_asked_to_order_an_empty_queue():
+    asked = []
+    made, faults = queue(Broken(lambda waiting: asked.append(waiting) or waiting), [job(0)])
+    for each in made.ordered(VIEW):
+        made.admitted(each)
+    assert len(asked) == 1
+    assert list(made.ordered(VIEW)) == [] and len(asked) == 1 and not faults

@@ -12,6 +12,7 @@ from itertools import chain
 
 from stepwell.abc.ranked import RankedPolicy
 from stepwell.abc.schedule import SchedulePolicy, WaitingView
+from stepwell.said import said
 from stepwell.schedule.job import Job
 from stepwell.schedule.kept import Kept
 from stepwell.schedule.line import Line
@@ -82,7 +83,7 @@ class Queue:
         try:
             yield from self._proposed(view)
         except Exception as error:
-            self._fault(f"order raised {error!r}")
+            self._fault(f"order raised {said(error)}")
             yield from tuple(self._line)
 
     def _proposed(self, view: View) -> Iterator[Job]:
@@ -90,9 +91,11 @@ class Queue:
         left = self._left = set[Job]()
         line, named = self._line, set[Job]()
         total = len(line)
+        if not total:
+            return
         for request in self._asked(view, total):
             if not isinstance(request, Job) or (request.line is not line and request not in left):
-                raise ValueError(f"{request!r} does not wait")
+                raise ValueError(f"{said(request)} does not wait")
             if request in named:
                 raise ValueError(f"{request.rid!r} is named twice")
             named.add(request)
@@ -109,8 +112,11 @@ class Queue:
         return order
 
     def _bound(self) -> int:
-        bound = self._policy.max_passes
-        if isinstance(bound, int):
-            return bound
-        self._fault(f"max_passes is {bound!r}, which is no number")
+        try:
+            bound = self._policy.max_passes
+            if isinstance(bound, int):
+                return bound
+            self._fault(f"max_passes is {said(bound)}, which is no number")
+        except Exception as error:
+            self._fault(f"max_passes raised {said(error)}")
         return SchedulePolicy.max_passes
