@@ -5,7 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepwell.abc.ranked import Groups
+from stepwell.abc.ranked import Groups, RankedPolicy
+from stepwell.schedule.job import Job
+from stepwell.schedule.queue import Queue
+from stepwell.schedule.request import Request
 
 
 def request(order):
@@ -51,3 +54,21 @@ def test_a_request_put_where_it_is_already_is_no_news():
     groups.discard(one)
     groups.discard(one)
     assert groups.news() == {"b"} and not groups
+
+
+@pytest.mark.parametrize("answer", [None, 5, (1, 2, 3), ()])
+def test_a_place_that_is_no_group_and_rank_is_said_to_be_none(answer):
+    class Placeless(RankedPolicy):
+        def place(self, request, view):
+            return answer
+
+    faults = []
+    waiting = Queue(Placeless(), faults.append)
+    for order in range(3):
+        waiting.add(Job(Request(rid=f"r{order}", namespace=b"", tokens=b"\0\0\0\0"), order, float(order)))
+    assert [each.order for each in waiting.ordered(SimpleNamespace())] == [0, 1, 2], "by arrival, then"
+    said = f"place has to answer (group, rank), not {answer}"
+    assert len(faults) == 1 and said in faults[0]
+    with pytest.raises(TypeError) as raised:
+        Placeless().order(list(waiting), SimpleNamespace())
+    assert str(raised.value) == said

@@ -58,6 +58,8 @@ WRONG = [
     ("deciding.DicesShares", "chunks_keep_to_the_budget_and_the_prompts"),
     ("deciding.ShortestChunkFirst", "the_oldest_prompt_ends_however_many_short_ones_come"),
     # --- places and groups ---
+    ("ranked.PlacesNowhere", "ranked_places_can_be_compared"),
+    ("ranked.PlacesNowhere", "ranked_merge_holds_each_once_and_keeps_each_group_in_its_order"),
     ("ranked.PlacesByTime", "ranked_a_place_depends_on_the_request_alone"),
     ("ranked.PlacesByTime", "ranked_groups_that_are_kept_give_the_order_from_scratch"),
     ("ranked.PlacesByWhoRuns", "ranked_a_place_depends_on_the_request_alone"),
@@ -97,3 +99,9 @@ def test_one_that_answers_nothing_or_without_end_fails_and_holds_up_no_test(fail
 @pytest.mark.parametrize(("name", "test"), WRONG)
 def test_wrong(failing, name, test):
     assert failing(SOURCE.format(name=name), only=test) == {f"test_{test}"}
+
+
+def test_a_place_that_is_none_is_said_to_be_none(run_class):
+    told = run_class(SOURCE.format(name="ranked.PlacesNowhere")).stdout.str()
+    assert "TypeError: place has to answer (group, rank), not None" in told
+    assert "after * must be" not in told and "cannot unpack" not in told

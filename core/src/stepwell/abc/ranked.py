@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge as merge_sorted
 
 from stepwell.abc.schedule import SchedulePolicy, ScheduleView, WaitingView
+from stepwell.said import said
 
 Rank = float | tuple[float, ...]
 """Smaller goes first. All ranks of a policy are numbers, or all are tuples."""
@@ -162,5 +163,14 @@ class RankedPolicy(SchedulePolicy):
     def order(self, waiting: Sequence[WaitingView], view: ScheduleView) -> Iterable[WaitingView]:
         """What core does, from scratch."""
         groups = Groups()
-        groups.update([(request, *self.place(request, view)) for request in waiting])
+        groups.update([(request, *placed(self.place(request, view))) for request in waiting])
         return self.merge(groups, view)
+
+
+def placed(answer: tuple[Hashable, Rank]) -> tuple[Hashable, Rank]:
+    """What `place` has answered; TypeError where that is no group and rank."""
+    try:
+        name, rank = answer
+    except (TypeError, ValueError):
+        raise TypeError(f"place has to answer (group, rank), not {said(answer)}") from None
+    return name, rank

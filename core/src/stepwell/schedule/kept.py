@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from numbers import Real
 
-from stepwell.abc.ranked import Groups, Rank, RankedPolicy
+from stepwell.abc.ranked import Groups, Rank, RankedPolicy, placed
 from stepwell.abc.schedule import WaitingView
 from stepwell.schedule.job import Job
 from stepwell.schedule.line import Line
@@ -45,17 +45,17 @@ class Kept:
         return self._policy.merge(self._groups, view)
 
     def _place(self, view: View) -> None:
-        placed: list[tuple[Job, Hashable, Rank]] = []
+        there: list[tuple[Job, Hashable, Rank]] = []
         place = self._policy.place
         try:
             for job in self._due.values():
-                name, rank = place(job, view)
+                name, rank = placed(place(job, view))
                 hash(name)
                 if rank.__class__ is not self._plain or rank != rank:
                     self._check(rank)
-                placed.append((job, name, rank))
+                there.append((job, name, rank))
         finally:
-            self._update(placed)
+            self._update(there)
 
     def _update(self, placed: list[tuple[Job, Hashable, Rank]]) -> None:
         gone, self._gone = self._gone, {}

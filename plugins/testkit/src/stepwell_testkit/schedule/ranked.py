@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from stepwell import Groups, Prefix, RankedPolicy, RunningView, SchedulePolicy, WaitingView
+from stepwell.abc.ranked import placed
 from stepwell_testkit.kit import Kit
 from stepwell_testkit.schedule.queues import batch_of, hits_of, odd_of, queue_of, request_of, whole
 from stepwell_testkit.schedule.views import KitView
@@ -30,7 +31,7 @@ class Ranked(Kit):
         dice = random.Random(seed)
         waiting, view = queue_of(dice, 60)
         odd = odd_of(dice, 30, ranked.max_passes)
-        places = [ranked.place(request, view) for request in [*waiting, *odd]]
+        places = [placed(ranked.place(request, view)) for request in [*waiting, *odd]]
         ranks = [rank for _, rank in places]
         assert len({hash(name) for name, _ in places}) > 0
         if any(isinstance(rank, tuple) for rank in ranks):
@@ -73,7 +74,7 @@ class Ranked(Kit):
         waiting, view = queue_of(random.Random(size), size)
         groups = Groups()
         for request in waiting:
-            groups.put(request, *ranked.place(request, view))
+            groups.put(request, *placed(ranked.place(request, view)))
         merged = whole(ranked.merge(groups, view))
         assert sorted(request.order for request in merged) == list(range(size))
         for name, group in groups.items():
@@ -153,12 +154,12 @@ class Keeper:
         before, self.view = self.view, view
         for request in self.waiting if self.policy.probes else ():
             if _answers(before, request) != _answers(view, request):
-                self._groups.put(request, *self.policy.place(request, view))
+                self._groups.put(request, *placed(self.policy.place(request, view)))
 
     def _join(self, request: WaitingView) -> None:
         self.waiting.append(request)
         self.waiting.sort(key=lambda one: one.order)
-        self._groups.put(request, *self.policy.place(request, self.view))
+        self._groups.put(request, *placed(self.policy.place(request, self.view)))
 
 
 @dataclass

@@ -54,6 +54,13 @@ class Shortest(RankedPolicy):
 # --- one fault each ------------------------------------------------------------------------------------------------
 
 
+class PlacesNowhere(Shortest):
+    """Forgets to answer."""
+
+    def place(self, request, view):
+        super().place(request, view)
+
+
 class PlacesByTime(Shortest):
     """The longer it waits the better its rank, which nobody works out anew."""
 
