@@ -114,8 +114,11 @@ class Registry:
             if record.name == name or f"{kind}:{name}" in record.offers:
                 return record.sentence
         have = ", ".join(self.offers(kind)) or "none"
-        blame = [f"; it may be what {record.sentence}" for record in suspects if record.state in FAILED]
-        return f"nothing installed offers it; have {have}" + "".join(blame)
+        return f"nothing installed offers it{self.blame()}; have {have}"
+
+    def blame(self) -> str:
+        """A part of a sentence about what is not there: plugins that failed, and so offer nothing; "" without any."""
+        return "".join(f"; {sentence}" for sentence in self.warnings())
 
     def warnings(self) -> list[str]:
         """One sentence for each plugin that failed, for the start of a process whose config does not need it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli import conform
+from stepwell.cli.probe import ending
 
 from .conftest import Shell
 
@@ -184,6 +185,48 @@ def test_wrong_use_is_one_sentence(shell: Shell, arguments: tuple[str, ...], sen
     assert done.code == 2
     assert sentence in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("kind", [(), ("--kind", "storage")])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "well",
+            "--conform well: plugin well (stepwell-well 1.0) is broken: import stepwell_well: ModuleNotFoundError",
+        ),
+        ("depth", "--conform depth: nothing installed offers it; plugin well (stepwell-well 1.0) is broken: import st"),
+    ],
+)
+def test_a_plugin_that_does_not_import_is_what_is_said_first(
+    shell: Shell, kind: tuple[str, ...], name: str, sentence: str
+) -> None:
+    shell.install("well", "import no_such_library")
+    done = shell.run("doctor", "--conform", name, *kind)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"Error: {sentence}")
+
+
+def test_names_are_told_of_the_kind_that_is_asked_for_else_only_a_few(shell: Shell) -> None:
+    told = shell.run("doctor", "--conform", "xyz", "--kind", "write").err
+    assert told.endswith("nothing installed offers it; have write_back, write_through, write_through_selective\n")
+    told = shell.run("doctor", "--conform", "xyz").err
+    assert "; have " in told and told.count(", ") == 7 and told.endswith(" more\n")
+
+
+@pytest.mark.parametrize(
+    ("noise", "why"),
+    [
+        ("", ""),
+        ("collected\n.", ""),
+        ("....F..s   [ 50%]", ""),
+        ("---", ""),
+        ("no more room\n", " (no more room)"),
+        ("0x1f", " (0x1f)"),
+    ],
+)
+def test_an_end_is_told_with_what_was_said_last_if_that_says_anything(noise: str, why: str) -> None:
+    assert ending(-15, noise) == f"it ended the process with SIGTERM{why}"
 
 
 def test_a_name_of_two_kinds_has_to_be_told_apart(shell: Shell) -> None:

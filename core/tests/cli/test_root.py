@@ -173,7 +173,7 @@ def test_b148_an_unknown_command_is_blamed_on_the_plugin_that_failed(shell: Shel
     shell.install("extra", "import no_such_library")
     ran = shell.run("extra")
     assert ran.code == 2
-    assert "it may be what plugin extra (stepwell-extra 1.0) is broken: import stepwell_extra: Mod" in ran.err
+    assert "; plugin extra (stepwell-extra 1.0) is broken: import stepwell_extra: Mod" in ran.err
     shell.install("late", "from stepwell import hookimpl\n@hookimpl\ndef stepwell_commands(): 1 / 0")
     assert "plugin late (stepwell-late 1.0) is broken: stepwell_commands: ZeroDivisionError" in shell.run("late").err
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TextIO
 
 import click
 
+from stepwell.cli.probe import ending
 from stepwell.config import Config, environment
 from stepwell.errors import ConfigError
 
@@ -144,8 +145,4 @@ def _lines(told: TextIO, child: subprocess.Popen[bytes], stuck_s: float) -> Iter
 
 
 def _ending(status: int | None, noise: str, stuck_s: float) -> str:
-    last = (noise.strip().splitlines() or [""])[-1]
-    if status is None:
-        return f"it hung: nothing happened for {stuck_s:g} s"
-    how = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"it ended the process with {how}" + (f" ({last})" if last else "")
+    return f"it hung: nothing happened for {stuck_s:g} s" if status is None else ending(status, noise)

@@ -23,6 +23,8 @@ from stepwell.plugins import KINDS, Registry
 from stepwell.suggest import meant
 
 KITS = "stepwell_testkit"
+NAMES = 8
+"""Most names that a message lists where they are of all kinds."""
 
 
 def main() -> None:
@@ -84,9 +86,12 @@ def _kind(name: str, asked: str, kits: Sequence[str], registry: Registry) -> str
     if not found and offered:
         raise ConfigError(f"--conform {name}: there is no kit for a {offered[0]}; there are kits for {', '.join(kits)}")
     if not found:
-        blame = "".join(f"; {text}" for text in registry.warnings())
+        own = registry.record(name)
+        if own and not own.loaded:
+            raise ConfigError(f"--conform {name}: {own.sentence}")
         names = {offer for kind in kits for offer in registry.offers(kind)}
-        raise ConfigError(f"--conform {name}: nothing installed offers it{meant(name, names)}{blame}")
+        has = meant(name, names, most=NAMES)
+        raise ConfigError(f"--conform {name}: nothing installed offers it{registry.blame()}{has}")
     if why := registry.why_not(found[0], name):
         raise ConfigError(f"--conform {name}: {why}")
     return found[0]

@@ -69,7 +69,7 @@ def find_bench(name: str, core: tuple[str, ...]) -> click.Command:
 
 def _unknown(what: str, name: str, names: Collection[str], registry: Registry, failed: Sequence[Record]) -> ConfigError:
     suspects = [*failed, *(record for record in registry.records if record.state in FAILED)]
-    blame = "".join(f"; it may be what {record.sentence}" for record in suspects)
+    blame = "".join(f"; {record.sentence}" for record in suspects)
     return ConfigError(f"no such {what} {name}{meant(name, names).removesuffix('?')}{blame}")
 
 

@@ -7,6 +7,7 @@ plugins may print what they like.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from stepwell.plugins import Registry, load
 from stepwell.records import BROKEN, Record
 
 TIMEOUT_S = 60.0
+PROGRESS = re.compile(r"[\W_]*|[.sxXFEp]+\s*(\[ *\d+%\])?")
+"""Output that says nothing: punctuation, and pytest's dots."""
 
 Answer = dict[str, Any]
 Judge = Callable[[Config, Registry, Answer], Answer]
@@ -85,16 +88,16 @@ def _ask(judge: str, request: Answer, off: Collection[str], only: Collection[str
         except subprocess.TimeoutExpired:
             raise Died(f"it did not finish within {timeout_s:g} s") from None
         if not out.exists():
-            raise Died(_ending(done.returncode, done.stderr.decode(errors="replace")))
+            raise Died(ending(done.returncode, done.stderr.decode(errors="replace")))
         answer: Answer = json.loads(out.read_text())
         return answer
 
 
-def _ending(status: int, noise: str) -> str:
+def ending(status: int, noise: str) -> str:
+    """How a child ended, with its last line of output where that says anything."""
     last = (noise.strip().splitlines() or [""])[-1]
-    if status < 0:
-        return f"it ended the process with {signal.Signals(-status).name}" + (f" ({last})" if last else "")
-    return f"it ended the process with status {status}" + (f" ({last})" if last else "")
+    how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return f"it ended the process with {how}" + ("" if PROGRESS.fullmatch(last) else f" ({last})")
 
 
 def main() -> None:
