@@ -277,6 +277,17 @@ def test_the_table_has_columns_where_they_fit_and_rows_where_not(short: Path) ->
     assert "wider terminal" not in whole
 
 
+def test_long_names_leave_room_for_the_numbers_that_decide(short: Path) -> None:
+    long = "choices:order.use=fcfs:victim.use=fcfs:admit.use=fcfs"
+    asked = ["replay", str(short), "--compare", f"fcfs,{long}", *(part for one in UNSIZED for part in ("--set", one))]
+    for more in ((), ("--sweep", "cache.device_pages=40,80")):
+        narrow = _ran([*asked, *more], 80)
+        assert max(map(len, narrow.splitlines())) <= 80
+        assert "…" not in narrow
+        assert ":admit.use=fcfs" in narrow
+        assert "p99" in narrow
+
+
 def test_json_is_all_that_is_printed(short: Path) -> None:
     ran = CliRunner().invoke(root, ["replay", str(short), "--json", "--compare", "fcfs", "--html", "page.html"])
     assert ran.exit_code == 0

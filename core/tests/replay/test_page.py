@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from stepwell.cli.replay_show import brief, compared_rows
-from stepwell.replay.axes import Log, seconds, shares, times
+from stepwell.cli.replay_show import brief, compared_rows, folded
+from stepwell.replay.axes import Log, exact, seconds, shares, times
 from stepwell.replay.compare import Combination, Outcome, grid, policies, sweeps
 from stepwell.replay.html import compared_page, page
 from stepwell.replay.result import Hits, Result
@@ -131,6 +131,33 @@ def test_experts_are_a_column_where_the_model_has_them() -> None:
         assert ("experts\na step" in dict(brief(outcomes))) == there
 
 
+def test_what_is_quick_is_told_in_digits_that_tell_it_apart() -> None:
+    first, second = _outcomes(GRIDS["two"])
+    for number, (_, result) in enumerate((first, second)):
+        result.ttft_s = [0.0031 + number * 0.0012] * 400
+    rows = dict(compared_rows([first, second]))
+    assert rows["TTFT mean, p50, p99"] == ["0.0031, 0.0031, 0.0031 s", "0.0043, 0.0043, 0.0043 s"]
+    assert [text.split()[0] for text in dict(brief([first, second]))["TTFT\nmean s"]] == ["0.0031", "0.0043"]
+    text = _page([first, second])
+    assert "0.0031 s" in text
+    assert "median 4.3 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("lpm:max_passes=16", ["lpm:max_passes=16"]),
+        ("lpm:max_passes=16 device_pages=4096", ["lpm:max_passes=16", "device_pages=4096"]),
+        ("choices:order.use=lpm:victim.use=fair", ["choices:order.use=lpm", ":victim.use=fair"]),
+        ("p:sizes=[16,64,256,1024,4096,16384]", ["p", ":sizes=[16,64,256,1024,4", "096,16384]"]),
+        ("", [""]),
+    ],
+)
+def test_a_long_name_is_folded(name: str, lines: list[str]) -> None:
+    assert folded(name).split("\n") == lines
+    assert all(len(line) <= 24 for line in lines)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (0.003, 0.004), (0.02, 80.0), (0.0, 4000.0), (5.0, 5.0), (1, 2)])
 def test_an_axis_of_times_holds_its_values_between_nice_bounds(low: float, high: float) -> None:
     axis = times([low, high], 100.0, 500.0)
@@ -150,6 +177,14 @@ def test_axes_name_round_values() -> None:
         "2.5 s",
         "20 s",
         "5,000 s",
+    ]
+    assert [exact(value) for value in (0.0, 0.000123, 0.00312, 0.0999, 0.638542, 1234.5)] == [
+        "0.00",
+        "0.000123",
+        "0.00312",
+        "0.0999",
+        "0.64",
+        "1,234.50",
     ]
     assert Log(1.0, 100.0, 0, 1).ticks() == [1, 10, 100]
     assert Log(1e-4, 1e5, 0, 1).ticks() == pytest.approx([1e-4, 1e-2, 1, 1e2, 1e4])

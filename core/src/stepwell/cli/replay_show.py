@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -12,11 +13,14 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from stepwell.replay.axes import exact
 from stepwell.replay.compare import Outcome, baseline, ratios, short, swept_values
 from stepwell.replay.result import Result, percentiles
 
 WIDEST = 10_000
 """Columns of a terminal that cuts nothing."""
+NAME = 24
+"""Letters of a name in one line."""
 
 Line = tuple[str, list[str]]
 Row = Callable[[str, Callable[[Result], str]], Line]
@@ -58,7 +62,7 @@ def _columns(title: str, names: Sequence[str], lines: Sequence[Line]) -> Table:
     table = Table(title=title)
     table.add_column("")
     for name in names:
-        table.add_column(escape(name), justify="right")
+        table.add_column(escape(folded(name)), justify="right")
     for label, texts in lines:
         table.add_row(escape(label), *texts)
     return table
@@ -73,11 +77,23 @@ def _rows(title: str, lines: Sequence[Line]) -> Table:
     return table
 
 
+def folded(name: str) -> str:
+    """A name in lines that leave room for numbers: broken before its settings, and within one that is too long."""
+    lines = [""]
+    for part in re.split("(?=[: ])", name):
+        for piece in (part[at : at + NAME] for at in range(0, len(part), NAME)):
+            if len(lines[-1]) + len(piece) <= NAME:
+                lines[-1] += piece
+            else:
+                lines.append(piece.lstrip())
+    return "\n".join(lines)
+
+
 def _settings(outcomes: Sequence[Outcome]) -> list[Line]:
     """What tells combinations apart; long names may be broken at their underscores."""
-    lines = [("policy", [str(one.policy) for one, _ in outcomes])] if outcomes[0][0].policy else []
+    lines = [("policy", [folded(str(one.policy)) for one, _ in outcomes])] if outcomes[0][0].policy else []
     for key in swept_values(outcomes):
-        lines.append((short(key).replace("_", "\n"), [dict(one.swept).get(key, "") for one, _ in outcomes]))
+        lines.append((short(key).replace("_", "\n"), [folded(dict(one.swept).get(key, "")) for one, _ in outcomes]))
     return lines
 
 
@@ -96,7 +112,7 @@ def brief(outcomes: Sequence[Outcome]) -> list[Line]:
         *(broken if any(result.policy_faults for _, result in outcomes) else ()),
         ("TTFT\nmean s", _against(outcomes, "ttft_mean", lambda r: percentiles(r.ttft_s).get("mean", 0.0))),
         ("TTFT\np99 s", _against(outcomes, "ttft_p99", lambda r: percentiles(r.ttft_s).get("p99", 0.0))),
-        line("wait\nmax s", lambda r: f"{r.worst_wait_s:,.1f}"),
+        line("wait\nmax s", lambda r: exact(r.worst_wait_s)),
         line("tokens\na second", lambda r: f"{r.throughput['output_tokens_s']:,.0f}"),
         line("passes\nmax", lambda r: f"{r.passes_worst:,}"),
         line("retrac-\ntions", lambda r: f"{r.retractions:,}"),
@@ -112,7 +128,7 @@ def _against(outcomes: Sequence[Outcome], ratio: str, value: Callable[[Result], 
     for combination, result in outcomes:
         against, base = baseline(outcomes, combination)
         over = ratios(result, base)[ratio] if against != combination else None
-        texts.append(f"{value(result):,.2f}" + (f" {over:5.2f}x" if over is not None else " " * 7))
+        texts.append(exact(value(result)) + (f" {over:5.2f}x" if over is not None else " " * 7))
     return texts
 
 
@@ -173,7 +189,7 @@ def _timed_rows(row: Row, results: Mapping[str, Result]) -> list[Line]:
         row("TTFT mean, p50, p99", lambda r: _times(r.ttft_s)),
         row("latency mean, p50, p99", lambda r: _times(r.latency_s)),
         row("waiting mean, p50, p99", lambda r: _times(r.waits_s)),
-        row("waiting and passes, worst", lambda r: f"{r.worst_wait_s:,.2f} s, {r.passes_worst:,}"),
+        row("waiting and passes, worst", lambda r: f"{exact(r.worst_wait_s)} s, {r.passes_worst:,}"),
         row("output tokens, requests a second", _throughput),
         row("GPU-seconds", lambda r: f"{r.gpu_seconds:,.0f}"),
         row("GPU-seconds a million tokens", lambda r: f"{r.gpu_seconds_per_million:.2f}"),
@@ -229,4 +245,4 @@ def _pair(result: Result, *names: str) -> str:
 
 def _times(values: Sequence[float]) -> str:
     found = percentiles(values)
-    return ", ".join(f"{found[name]:.2f}" for name in ("mean", "p50", "p99")) + " s" if found else ""
+    return ", ".join(exact(found[name]) for name in ("mean", "p50", "p99")) + " s" if found else ""

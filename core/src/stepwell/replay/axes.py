@@ -86,6 +86,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:g} ms" if value < 0.9995 else f"{value:,.0f} s" if value >= 10 else f"{value:g} s"
 
 
+def exact(value: float) -> str:
+    """Seconds as a table says them: two decimals, and of what is short as many as tell it from others."""
+    return f"{value:,.2f}" if value >= 0.1 or value < 1e-6 else f"{value:.3g}" if value >= 1e-3 else f"{value:.6f}"
+
+
 def _around(value: float) -> list[float]:
     power = math.floor(math.log10(value))
     return [digit * 10.0**at for at in (power - 1, power, power + 1) for digit in NICE]

@@ -233,4 +233,4 @@ def _percent(value: float) -> str:
 
 
 def _time(value: float) -> str:
-    return f"{value * 1e3:,.0f} ms" if value < 1 else f"{value:,.2f} s"
+    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.2f} s"

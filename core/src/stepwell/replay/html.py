@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from stepwell.replay.axes import seconds
+from stepwell.replay.axes import exact, seconds
 from stepwell.replay.compare import Outcome, Values, baseline, ratios, short, swept_values
 from stepwell.replay.figures import (
     COLOURS,
@@ -144,7 +144,7 @@ def _share(value: float) -> str:
 
 
 def _time(value: float) -> str:
-    return f"{value:,.2f} s"
+    return f"{exact(value)} s"
 
 
 DECIDE = (
