@@ -91,7 +91,7 @@ def command(
     """
     named, swept = policies(compare), sweeps(sweep)
     if timeless:
-        no_time(model=model is not None, ablate=ablate, compare=bool(named), swept=swept)
+        no_time(model=model is not None, ablate=ablate, compare=bool(named), speed=speed, swept=swept)
     said_twice(sets, speed, model is not None, named, swept)
     if ablate and (compare or sweep):
         raise ConfigError("--ablate turns parts off, --compare and --sweep change settings: give one or the others")

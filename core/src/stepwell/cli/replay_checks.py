@@ -11,15 +11,19 @@ from stepwell.sources import from_sets
 
 TIMED = (SPEED, "engine", "schedule", "write", "retain", "prefetch", "replay")
 """What a replay without time has no use for; its eviction policy may read a plugin's own section."""
+PAGES = "cache.device_pages"
 
 
-def no_time(*, model: bool, ablate: bool, compare: bool, swept: Sequence[Sweep]) -> None:
+def no_time(*, model: bool, ablate: bool, compare: bool, speed: float, swept: Sequence[Sweep]) -> None:
     """ConfigError for what --instant has no use for: it needs time, or knows more than blocks."""
     if model:
         raise ConfigError("--instant knows no model, only blocks: leave --instant or --model out")
-    needless = [f"--sweep {one.key}" for one in swept if one.key.split(".")[0] in TIMED]
-    for option in (*(["--ablate"] if ablate else []), *(["--compare"] if compare else []), *needless):
+    given = {"--ablate": ablate, "--compare": compare, "--speed": speed != 1.0}
+    given |= {f"--sweep {one.key}": one.key.split(".")[0] in TIMED for one in swept}
+    for option in [option for option, there in given.items() if there]:
         raise ConfigError(f"{option} needs time: leave --instant or {option} out")
+    for key in [one.key for one in swept if one.key.startswith("cache.") and one.key != PAGES]:
+        raise ConfigError(f"--instant knows of the cache only {PAGES}: leave --instant or --sweep {key} out")
 
 
 def said_twice(
