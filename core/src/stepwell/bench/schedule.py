@@ -70,11 +70,12 @@ def prompts_of(trace: Path | None, requests: int, page: int) -> list[bytes]:
     return prompts
 
 
-def measure(prompts: Sequence[bytes], waiting: int, page: int, least: int, make: Make, rounds: int) -> dict[str, Any]:
+def measure(
+    served: Sequence[bytes], waiting: Sequence[bytes], page: int, least: int, make: Make, rounds: int
+) -> dict[str, Any]:
     """Measure one policy's order, without the step."""
-    served = prompts[: len(prompts) // 2]
     with quiet():
-        waiters = Waiters(served, prompts[-waiting:], page, least)
+        waiters = Waiters(served, waiting, page, least)
         times = waiters.measure(make, rounds)
     return {
         "served": len(served),
@@ -147,6 +148,7 @@ def _show(result: dict[str, Any]) -> None:
     "--policy", "policies", multiple=True, metavar="NAME", help="Default: lpm if it is installed. Repeatable."
 )
 @click.option("--waiting", default=10_000, show_default=True, type=click.IntRange(1), help="Requests that wait.")
+@click.option("--served", type=click.IntRange(1), help="Requests whose prompts the tree has, the first.  [half of all]")
 @click.option("--page", default=512, show_default=True, type=click.IntRange(1), help="Tokens of a page.")
 @click.option("--nodes", default=0, type=click.IntRange(0), help="Grow the tree by branches to so many nodes.")
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1))
@@ -158,6 +160,7 @@ def command(
     trace: Path | None,
     policies: Sequence[str],
     waiting: int,
+    served: int | None,
     page: int,
     nodes: int,
     rounds: int,
@@ -173,7 +176,8 @@ def command(
         raise ConfigError(f"{trace}: {len(prompts)} requests are too few for --waiting {waiting}; give it fewer")
     rows = {}
     for name, made in makers.items():
-        rows[name] = measure(prompts, waiting, page, nodes, made, rounds) | _steps(made, ticks, running)
+        order = measure(prompts[: served or len(prompts) // 2], prompts[-waiting:], page, nodes, made, rounds)
+        rows[name] = order | _steps(made, ticks, running)
     result = {
         "trace": trace.name if trace else GENERATED,
         "waiting": waiting,
