@@ -143,7 +143,7 @@ def _show(result: dict[str, Any]) -> None:
 
 
 @click.command("schedule")
-@click.argument("trace", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--policy", "policies", multiple=True, metavar="NAME", help="Default: lpm if it is installed. Repeatable."
 )
