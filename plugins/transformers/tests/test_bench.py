@@ -82,6 +82,7 @@ def test_a_burst_takes_memory_by_the_limit_and_not_by_its_size():
 
 PEAKS = """
 import torch
+from stepwell_transformers.bench.meter import MIB, metered
 
 with metered(torch.device("cpu")) as meter:
     for size in (8, 32):
