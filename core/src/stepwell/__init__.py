@@ -10,7 +10,7 @@ from stepwell.abc.ranked import Group, Groups, Rank, RankedPolicy
 from stepwell.abc.retain import RetentionPolicy
 from stepwell.abc.route import Replica, RoutePolicy
 from stepwell.abc.runner import ModelInfo, PageCopy, Row, Runner, SlotOpen, Step, StepPlan, StepResult, TableEdit
-from stepwell.abc.schedule import Prefix, RunningView, SchedulePolicy, ScheduleView, WaitingView
+from stepwell.abc.schedule import Prefix, RunningView, SchedulePolicy, ScheduleView, WaitingView, share_out
 from stepwell.abc.sink import Event, PagesRemoved, PagesStored, Sink, TierCleared
 from stepwell.abc.storage import Storage
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
@@ -118,6 +118,7 @@ __all__ = [
     "Window",
     "WritePolicy",
     "hookimpl",
+    "share_out",
     "take_pages",
 ]
 

@@ -148,9 +148,21 @@ class SchedulePolicy(ABC):
         Core rounds down to whole pages, hands out no more than there is, and gives what is left to the first.
         Default: the first as much as it can use, then the next.
         """
-        shares = []
-        for prompt in prompts:
-            share = min(prompt.unplanned, budget)
-            shares.append(share)
-            budget -= share
-        return shares
+        return share_out(prompts, budget, range(len(prompts)))
+
+
+def share_out(prompts: Sequence[RunningView], budget: int, turns: Iterable[int], oldest: int = 0) -> list[int]:
+    """Tokens of a step's `budget` for each of `prompts`, for `SchedulePolicy.chunks`.
+
+    The first has up to `oldest` of them before all others, so that it ends however many come; then each as many as it
+    can use, in the order of `turns`, which are places in `prompts`.
+    """
+    shares = [0] * len(prompts)
+    if prompts:
+        shares[0] = min(prompts[0].unplanned, oldest)
+    left = budget - sum(shares)
+    for at in turns:
+        more = min(prompts[at].unplanned - shares[at], left)
+        shares[at] += more
+        left -= more
+    return shares

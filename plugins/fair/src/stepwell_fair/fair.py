@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepwell import Context, Groups, RankedPolicy, RunningView, ScheduleView, WaitingView
+from stepwell import Context, Groups, RankedPolicy, RunningView, ScheduleView, WaitingView, share_out
 from stepwell.settings import at_least
 from stepwell_fair.service import Service
 from stepwell_fair.turns import Lines, Name
@@ -72,16 +72,8 @@ class Fair(RankedPolicy):
         return max(running, key=lambda one: (-one.priority, shares.get(one.tenant or "", 0.0), one.order))
 
     def chunks(self, prompts: Sequence[RunningView], budget: int, view: ScheduleView) -> Sequence[int]:
-        if not prompts:
-            return ()
-        shares = [0] * len(prompts)
-        shares[0] = min(prompts[0].unplanned, budget // OLDEST)
-        left = budget - shares[0]
-        for at in sorted(range(len(prompts)), key=lambda at: -prompts[at].priority):
-            more = min(prompts[at].unplanned - shares[at], left)
-            shares[at] += more
-            left -= more
-        return shares
+        turns = sorted(range(len(prompts)), key=lambda at: -prompts[at].priority)
+        return share_out(prompts, budget, turns, oldest=budget // OLDEST)
 
 
 class PreemptingFair(Fair):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepwell import Context, RunningView, ScheduleView, WaitingView
+from stepwell import Context, RunningView, ScheduleView, WaitingView, share_out
 from stepwell.settings import at_least
 from stepwell_lpm.urgent import UrgentFirst
 
@@ -51,14 +51,5 @@ class ShortestPrefillFirst(UrgentFirst):
         return request.priority, work + self._rate * request.arrival
 
     def chunks(self, prompts: Sequence[RunningView], budget: int, view: ScheduleView) -> Sequence[int]:
-        if not prompts:
-            return ()
-        shares = [0] * len(prompts)
-        # The oldest has a part of every step, so it ends however many shorter ones come.
-        shares[0] = min(prompts[0].unplanned, int(budget * self._oldest_share))
-        left = budget - shares[0]
-        for at in sorted(range(len(prompts)), key=lambda at: (-prompts[at].priority, prompts[at].unplanned)):
-            more = min(prompts[at].unplanned - shares[at], left)
-            shares[at] += more
-            left -= more
-        return shares
+        turns = sorted(range(len(prompts)), key=lambda at: (-prompts[at].priority, prompts[at].unplanned))
+        return share_out(prompts, budget, turns, oldest=int(budget * self._oldest_share))
