@@ -180,13 +180,12 @@ class RoomMaker:
             self._fail(seat.job, "device memory ran out for a request that should fit by itself")
         return self._wait()
 
-    def candidates(self, running: Sequence[Job]) -> Sequence[Job]:
-        """Who may have to give way: nobody who did so too often, as long as there is anybody else."""
-        return tuple(job for job in running if job.retractions < self._max_retractions)
-
     def _victim(self, running: Sequence[Job]) -> Job:
-        """Where all gave way too often the latest does: the oldest always gets on, and so everybody does in the end."""
-        candidates = self.candidates(running)
+        """Nobody who gave way too often, as long as there is anybody else.
+
+        Where all did, the latest gives way: the oldest always gets on, and so everybody does in the end.
+        """
+        candidates = tuple(job for job in running if job.retractions < self._max_retractions)
         if not candidates:
             return max(running, key=lambda job: job.order)
         return self._decisions.victim(candidates)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from stepwell.abc.runner import StepPlan
+from stepwell.engine.brain import ANSWERED
 from stepwell.engine.messages import Output
 from stepwell.replay.affinity import Experts
 from stepwell.replay.result import Result
@@ -56,7 +57,7 @@ class Visits:
         if output.finish is None:
             return None
         del self.here[output.rid]
-        if output.finish not in ("stop", "length"):
+        if output.finish not in ANSWERED:
             result.refused += 1
             return None
         result.finished += 1

@@ -60,14 +60,15 @@ class Decisions:
 
     def victim(self, running: Sequence[Job]) -> Job:
         """Who is retracted when pages run out; `running` is not empty."""
+        known = {id(job): job for job in running}
         try:
-            named = self._policy.victim(running, self._view)
-            return next(job for job in running if job is named)
-        except StopIteration:
+            named = known.get(id(self._policy.victim(running, self._view)))
+            if named is not None:
+                return named
             self._fault("victim is not a running request")
         except Exception as error:
             self._fault(f"victim raised {said(error)}")
-        return max(running, key=lambda job: (-job.priority, job.order))
+        return known[id(SchedulePolicy.victim(self._policy, running, self._view))]
 
     def chunks(self, prompts: Sequence[Job], budget: int) -> Sequence[int]:
         """Tokens that each prompt under way gets: none below 0, but perhaps more than there are."""
