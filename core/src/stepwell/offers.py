@@ -35,6 +35,8 @@ class Capability(Enum):
     """Storage: its client may hold up or end the process it lives in, so core gives it a process of its own."""
     NAMED_MEMORY = "named-memory"
     """Storage: reaches the arena only as a named file in /dev/shm, which `ArenaView.name` names during `attach`."""
+    RANKS = "ranks"
+    """Runner: can be one of several ranks (`Context.world`); each plan then comes to all of them."""
     GRAPH_SAFE = "graph-safe"
     """Dispatch, and attention in decodes: may run inside a captured graph."""
 
@@ -51,8 +53,12 @@ class Context(Protocol):
         """Size of that group."""
 
     @property
+    def meet(self) -> str:
+        """Where the ranks of the group find each other: what torch.distributed calls an init method. Empty with one."""
+
+    @property
     def device(self) -> str:
-        """Torch-style device name, such as `cpu` or `cuda:0`."""
+        """Torch-style device name, such as `cpu` or `cuda:0`; one of several ranks has the number of its own device."""
 
     @property
     def clock(self) -> Callable[[], float]:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from stepwell.config import Chosen, Config
 from stepwell.errors import ConfigError
 from stepwell.plugins import Registry
-from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings, TierSettings
+from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings, RankSettings, TierSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Resolved:
     cache: CacheSettings
     engine: EngineSettings
     tiers: TierSettings
+    ranks: RankSettings
     chosen: dict[str, Chosen]
     """By section. Always: runner, evict, write, retain, schedule. Where there is a host tier, so that storage can be
     attached: prefetch. Where the config says so: storage, sink."""
@@ -32,6 +33,7 @@ def resolve(config: Config, registry: Registry) -> Resolved:
     engine, notes = config.bind("engine", EngineSettings).in_pages(cache.page_size)
     config.adjust("engine", engine, notes)
     tiers = config.bind("tiers", TierSettings)
+    ranks = config.bind("ranks", RankSettings)
     for section in ("storage", "write"):
         _needs(config, section, cache.host, "a host tier", "cache.host_gib or cache.host_pages")
     for section in ("prefetch", "tiers"):
@@ -48,7 +50,7 @@ def resolve(config: Config, registry: Registry) -> Resolved:
             chosen[role] = optional
     chosen = {role: _in_pages(config, choice, cache.page_size) for role, choice in chosen.items()}
     chosen["runner"] = config.choose_runner(registry)
-    return Resolved(cache, engine, tiers, chosen)
+    return Resolved(cache, engine, tiers, ranks, chosen)
 
 
 @runtime_checkable

@@ -37,6 +37,9 @@ class CacheSettings:
     """
     save_pages_per_step: int = 256
     """Most pages copied from device to host in one step."""
+    head_shards: int | None = None
+    """Parts by KV heads that host and storage keep a page in. Engines with the same number read each other's pages,
+    over however many ranks of it each is spread; unset: one part a rank."""
 
     def __post_init__(self) -> None:
         at_least("page_size", self.page_size, 1)
@@ -46,6 +49,7 @@ class CacheSettings:
         at_least("host_gib", self.host_gib, 0)
         at_least("save_pages_per_step", self.save_pages_per_step, 1)
         at_least("typical_tokens", self.typical_tokens, 1)
+        at_least("head_shards", self.head_shards, 1)
         one_of_two("device_pages", self.device_pages, "device_gib", self.device_gib)
         one_of_two("host_pages", self.host_pages, "host_gib", self.host_gib)
         for name, group in self.groups.items():
@@ -177,7 +181,41 @@ class TierSettings:
         above_zero("breaker_s", self.breaker_s)
 
 
-CORE_SECTIONS: Mapping[str, type] = {"cache": CacheSettings, "engine": EngineSettings, "tiers": TierSettings}
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """The `[ranks]` table: over how many processes and devices a model is spread."""
+
+    tp: int = 1
+    """Tensor-parallel ranks of one group: each has a part of every layer, in a process of its own."""
+    dp: int = 1
+    """Groups, each with a whole model, a cache and a scheduler of its own, behind one front end."""
+    first_device: int = 0
+    """Number of the first device; group g, rank r has device first_device + g * tp + r."""
+    timeout_s: float = 60.0
+    """Seconds that a step may take on one rank. A rank that takes longer, or is not heard, ends the engine."""
+    start_s: float = 900.0
+    """Seconds until every rank must have its part of the model."""
+    arena: Literal["shared", "own"] = "shared"
+    """Host memory for pages: one that all ranks of a host share, or one a rank, which then reads and writes storage by
+    itself. Ranks on several hosts always have their own."""
+    launcher: Literal["own", "external"] = "own"
+    """Who starts the ranks: the engine itself, on this machine; or somebody else, such as torchrun, who sets RANK,
+    WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `stepwell rank`."""
+
+    def __post_init__(self) -> None:
+        at_least("tp", self.tp, 1)
+        at_least("dp", self.dp, 1)
+        at_least("first_device", self.first_device, 0)
+        above_zero("timeout_s", self.timeout_s)
+        above_zero("start_s", self.start_s)
+
+
+CORE_SECTIONS: Mapping[str, type] = {
+    "cache": CacheSettings,
+    "engine": EngineSettings,
+    "tiers": TierSettings,
+    "ranks": RankSettings,
+}
 """Sections that core binds itself."""
 
 ROLES: Mapping[str, str] = {

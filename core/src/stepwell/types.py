@@ -66,18 +66,37 @@ Need = Full | Window | Chunked
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """The layers of a model that need the same history, and what a token of them takes."""
+    """The layers of a model that need the same history, and what a token of them takes.
+
+    A runner says all but `shards`, which core sets before it sizes anything.
+    """
 
     name: str
     need: Need
     token_bytes: int
     """Bytes of K and V (or latent) of one token over all layers of the group, on one rank."""
     layers: tuple[int, ...]
+    heads: int = 1
+    """KV heads on one rank; a latent is one."""
+    ranks: int = 1
+    """Ranks that hold different heads of a page. 1: there is one rank, or each holds the same."""
+    shards: int = 1
+    """Parts of a page on host and in storage: so many heads each, of all layers; a multiple of `ranks`."""
 
     @property
     def tag(self) -> bytes:
-        """Eight bytes that tell this group's pages from another's in a page key."""
-        text = f"{self.name}|{self.need!r}|{self.token_bytes}|{self.layers}"
+        """Eight bytes that tell this group's pages from another's in a page key, over however many ranks they lie."""
+        return self._tag("")
+
+    @property
+    def tags(self) -> tuple[bytes, ...]:
+        """The same of each part of a page, in the order of heads; storage keeps each as an object of its own."""
+        if self.shards == 1:
+            return (self.tag,)
+        return tuple(self._tag(f"|{part}/{self.shards}") for part in range(self.shards))
+
+    def _tag(self, part: str) -> bytes:
+        text = f"{self.name}|{self.need!r}|{self.token_bytes * self.ranks}|{self.layers}{part}"
         return hashlib.sha256(text.encode()).digest()[:TAG_BYTES]
 
 
@@ -135,7 +154,10 @@ class ArenaView(Protocol):
         """All bytes, writable."""
 
     def slots(self, group: int) -> tuple[int, int, int]:
-        """(offset of slot 0, stride between slots, payload bytes a page) of a group, in bytes."""
+        """(offset of slot 0's first part, stride between slots, payload bytes a part) of a group, in bytes."""
+
+    def parts(self, group: int) -> tuple[int, int]:
+        """(parts of a page in a slot, bytes from one to the next) of a group, as far as they are this rank's."""
 
 
 class PageViews:

@@ -235,6 +235,9 @@ class Arena:
     def slots(self, group: int) -> tuple[int, int, int]:
         return self._slots[group]
 
+    def parts(self, group: int) -> tuple[int, int]:
+        return 1, self.slots(group)[1]
+
 
 class Driver:
     """Plans steps by hand, two in flight, over page ids in random order."""

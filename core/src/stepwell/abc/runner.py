@@ -128,6 +128,10 @@ class Runner(ABC):
     """Owns a model's weights and page pools on one rank. Called from one thread.
 
     Steps complete in launch order. Pages hold K and V of `page_size` tokens of all layers of their group.
+
+    One of several ranks (an offer that declares RANKS, `Context.world` above 1) is a runner like any other in a process
+    of its own: all get the same plans in the same order, and their answers are combined page by page. It keeps its own
+    heads of each page, or all of them (`GroupSpec.ranks`), and must sample the same tokens as the others.
     """
 
     model: ModelInfo
@@ -147,7 +151,11 @@ class Runner(ABC):
 
     @abstractmethod
     def pin(self, arena: ArenaView) -> None:
-        """Make the host arena reachable for copies, once, after `open`."""
+        """Make the host arena reachable for copies, once, after `open`.
+
+        A page's slot holds `arena.parts(group)`, this rank's own heads in order: part i has the bytes of heads
+        [i * heads / parts, (i + 1) * heads / parts) of all layers.
+        """
 
     @abstractmethod
     def launch(self, plan: StepPlan) -> Step:

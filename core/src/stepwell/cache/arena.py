@@ -122,6 +122,9 @@ class Arena:
     def slots(self, group: int) -> tuple[int, int, int]:
         return self._slots[group]
 
+    def parts(self, group: int) -> tuple[int, int]:
+        return 1, self.slots(group)[1]
+
     def views(self, group: int, ids: Ids) -> PageViews:
         """Whole slots, trailer and padding included: what storage keeps."""
         stride = self._slots[group][1]

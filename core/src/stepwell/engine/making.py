@@ -35,6 +35,7 @@ class Place:
     clock: Callable[[], float] = time.monotonic
     rank: int = 0
     world: int = 1
+    meet: str = ""
 
     @property
     def log(self) -> logging.Logger:

@@ -45,6 +45,9 @@ class Region:
         """SGLang's pools cut it as they like: one slot, the whole."""
         return 0, self.nbytes, self.nbytes
 
+    def parts(self, group: int) -> tuple[int, int]:
+        return 1, self.slots(group)[1]
+
     def holds(self, address: int, nbytes: int) -> bool:
         """Whether these bytes lie inside."""
         return self.address <= address and address + nbytes <= self.address + self.nbytes

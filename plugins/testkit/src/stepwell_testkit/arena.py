@@ -47,6 +47,9 @@ class KitArena:
         """(offset of slot 0, stride, payload bytes) of the only group."""
         return 0, self.stride, self.page_bytes
 
+    def parts(self, group: int) -> tuple[int, int]:
+        return 1, self.slots(group)[1]
+
     def views(self, slots: Sequence[int], size: int = 0) -> PageViews:
         """The pages in these slots; of another size than the arena's where `size` says so."""
         starts = [slot * self.stride for slot in slots]

@@ -14,6 +14,7 @@ class KitContext:
     state_dir: Path
     rank: int = 0
     world: int = 1
+    meet: str = ""
     device: str = "cpu"
     clock: Callable[[], float] = time.monotonic
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.kit"))

@@ -105,6 +105,9 @@ class Mapping:
     def slots(self, group: int) -> tuple[int, int, int]:
         return self._slots[group]
 
+    def parts(self, group: int) -> tuple[int, int]:
+        return 1, self.slots(group)[1]
+
 
 class Server:
     """The storage, and the threads that serve it, one a line."""
