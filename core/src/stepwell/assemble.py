@@ -23,6 +23,7 @@ from stepwell.abc.write import WritePolicy
 from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache, CacheShape
 from stepwell.cache.host import demand
+from stepwell.cache.shards import sharded
 from stepwell.coerce import guess
 from stepwell.config import Chosen, Config
 from stepwell.engine.brain import Brain, BrainSettings
@@ -84,20 +85,19 @@ class Assembly:
             demand(int(settings.cache.host_gib * 2**30), "cache.host_gib")  # before a model is loaded
         runner = self._make("runner", Runner)
         undo.callback(runner.close)
-        pools = size(self.config, settings.cache, runner.groups, runner.budget(), load=self._load(runner))
+        groups = sharded(runner.groups, settings.cache.head_shards)
+        pools = size(self.config, settings.cache, groups, runner.budget(), load=self._load(runner))
         arena = None
         if any(pools.host):
             setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
-            arena = Arena.create(
-                runner.groups, settings.cache.page_size, pools.host, setting=setting, named=self._by_name()
-            )
+            arena = Arena.create(groups, settings.cache.page_size, pools.host, setting=setting, named=self._by_name())
             undo.callback(arena.close)
         sinks = [self._make("sink", Sink)] if "sink" in chosen else []
         for sink in sinks:
             undo.callback(sink.close)
         hooked = self._hooked("stepwell_events")
-        cache = self._cache(pools, runner.groups, events=bool(sinks) or hooked)
-        self._enough(cache, runner.groups)
+        cache = self._cache(pools, groups, events=bool(sinks) or hooked)
+        self._enough(cache, groups)
         storage, info, lacking = None, None, ""
         shared = arena is None or arena.fd >= 0
         if "storage" in chosen:
@@ -115,7 +115,7 @@ class Assembly:
             cache=cache,
             runner=runner,
             page_size=settings.cache.page_size,
-            pages={group.name: pages for group, pages in zip(runner.groups, pools.device, strict=True)},
+            pages={group.name: pages for group, pages in zip(groups, pools.device, strict=True)},
             slots=settings.engine.max_running,
             arena=arena,
             storage=storage,
@@ -128,7 +128,7 @@ class Assembly:
             lacking=lacking,
             renew=(lambda: self._storage(chosen["storage"], shared=shared)) if again and info else None,
             new_storage=self._new_storage,
-            summary=self._summary(runner, pools),
+            summary=self._summary(runner, groups, pools),
         )
 
     def _new_storage(self, table: Mapping[str, object]) -> tuple[StorageInfo, Storage]:
@@ -239,9 +239,9 @@ class Assembly:
                 f"the device holds {cache.largest()} tokens of a request, and {least} are the least (groups: {needs})",
             )
 
-    def _summary(self, runner: Runner, pools: Pools) -> list[str]:
+    def _summary(self, runner: Runner, groups: tuple[GroupSpec, ...], pools: Pools) -> list[str]:
         lines = [f"model {runner.model.name}: {runner.model.kv_dtype} KV, context {runner.model.context}"]
-        lines += describe(pools, runner.groups, self.resolved.cache)
+        lines += describe(pools, groups, self.resolved.cache)
         lines += [
             f"{section} {choice.offer.name} ({choice.origin})"
             for section, choice in self.resolved.chosen.items()

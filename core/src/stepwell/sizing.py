@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepwell.cache.arena import slot_bytes
+from stepwell.cache.arena import plan
 from stepwell.cache.groups import Group, group_of, pages_of
 from stepwell.config import Config
 from stepwell.errors import ConfigError
@@ -42,7 +42,7 @@ class Pools:
     """Zeros: no host tier."""
     page_bytes: tuple[int, ...]
     slots: tuple[int, ...]
-    """Bytes of a page on host, with its trailer and padding."""
+    """Bytes of a page on host, of all ranks, with trailers and padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def size(
         if name not in names:
             raise config.error("cache", "groups", f"the model has no group {name}{meant(name, names)}")
     page_bytes = tuple(group.token_bytes * settings.page_size for group in groups)
-    slots = tuple(slot_bytes(nbytes) for nbytes in page_bytes)
+    slots = tuple(region.stride for region in plan(groups, settings.page_size, [0] * len(groups))[0])
     device = Tier(config, settings, groups, "device", page_bytes, load or Load(), keep or kept)
     host = Tier(config, settings, groups, "host", slots, None, keep or kept)
     return Pools(_device(device, budget), _host(host), page_bytes, slots)

@@ -48,8 +48,8 @@ def test_a_slot_is_the_smallest_that_direct_io_takes(payload: int) -> None:
 )
 def test_regions_never_overlap(sizes: list[tuple[int, int]], page_size: int) -> None:
     groups = [group(f"g{at}", token_bytes) for at, (token_bytes, _) in enumerate(sizes)]
-    slots, nbytes = plan(groups, page_size, [count for _, count in sizes])
-    spans = [(first, first + stride * count) for (first, stride, _), (_, count) in zip(slots, sizes, strict=True)]
+    regions, nbytes = plan(groups, page_size, [count for _, count in sizes])
+    spans = [(at.first, at.first + at.stride * count) for at, (_, count) in zip(regions, sizes, strict=True)]
     assert all(left[1] <= right[0] for left, right in pairwise(spans))
     assert spans[-1][1] <= nbytes
 

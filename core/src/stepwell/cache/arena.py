@@ -1,7 +1,12 @@
 """The host tier's memory: shared, page-first, one region a group, aligned for direct I/O.
 
-A page of a group is one slot: its bytes of all layers, then a trailer (see `engine/seal.py`), padded to whole blocks.
-So a page is one object for storage, and nothing is copied on the way there.
+A page of a group is one slot, and a slot is as many parts as the group has shards. A part is its heads' bytes of all
+layers, then a trailer (see `engine/seal.py`), padded to whole blocks. So a part is one object for storage, nothing is
+copied on the way there, and however many ranks a model lies on, the parts are the same:
+
+    slot 0                    slot 1
+    | part 0 | part 1 | ...   | part 0 | part 1 | ...
+      ^ first   ^ first + apart ^ first + stride
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +40,36 @@ LINK_S = 600.0
 """More than a link is ever lent; one that leads nowhere may be of a container whose processes cannot be seen here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where the pages of one group lie, as far as somebody sees them; all in bytes."""
+
+    first: int
+    """Offset of slot 0's first part."""
+    stride: int
+    """From slot to slot."""
+    payload: int
+    """Of a part, without its trailer."""
+    parts: int
+    """Of each slot."""
+    apart: int
+    """From part to part, which is also what storage keeps of one."""
+
+    def share(self, rank: int, ranks: int) -> Region:
+        """The parts of one of several ranks that hold different heads."""
+        own = self.parts // ranks
+        return replace(self, first=self.first + rank * own * self.apart, parts=own)
+
+
 class Arena:
     """Slots of host pages; implements ArenaView. Core owns it, workers pin it, storage reads and writes it."""
 
-    def __init__(self, memory: mmap.mmap, fd: int, slots: Sequence[tuple[int, int, int]], name: str = "") -> None:
+    def __init__(self, memory: mmap.mmap, fd: int, regions: Sequence[Region], name: str = "") -> None:
         self._mmap = memory
         self._fd = fd
         self._name = name
         self._by_name = bool(name)
-        self._slots = tuple(slots)
+        self.regions = tuple(regions)
         self._memory = memoryview(memory)
         self._address = int(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
 
@@ -60,7 +87,7 @@ class Arena:
 
         `named`: as a file in /dev/shm, for storage that reaches it only by that name; see `lending_name`.
         """
-        slots, nbytes = plan(groups, page_size, pages)
+        regions, nbytes = plan(groups, page_size, pages)
         demand(nbytes, setting, f" for {sum(pages)} pages")
         name = ""
         if named:
@@ -77,7 +104,7 @@ class Arena:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a wish; not every kernel has huge pages for shared memory
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return cls(memory, fd, slots, name)
+        return cls(memory, fd, regions, name)
 
     @property
     def address(self) -> int:
@@ -120,24 +147,26 @@ class Arena:
         return self._memory
 
     def slots(self, group: int) -> tuple[int, int, int]:
-        return self._slots[group]
+        region = self.regions[group]
+        return region.first, region.stride, region.payload
 
     def parts(self, group: int) -> tuple[int, int]:
-        return 1, self.slots(group)[1]
+        region = self.regions[group]
+        return region.parts, region.apart
 
     def views(self, group: int, ids: Ids) -> PageViews:
-        """Whole slots, trailer and padding included: what storage keeps."""
-        stride = self._slots[group][1]
-        return PageViews.of(self._memory, self._address, self._starts(group, ids), stride)
+        """Whole parts, trailer and padding included: what storage keeps. All of a page's, then the next page's."""
+        return PageViews.of(self._memory, self._address, self._starts(group, ids), self.regions[group].apart)
 
     def payloads(self, group: int, ids: Ids) -> list[memoryview]:
-        """The pages' own bytes, writable: what a runner copies."""
-        payload = self._slots[group][2]
+        """The pages' own bytes part by part, writable: what a runner copies."""
+        payload = self.regions[group].payload
         return [self._memory[at : at + payload] for at in self._starts(group, ids)]
 
     def _starts(self, group: int, ids: Ids) -> list[int]:
-        first, stride, _ = self._slots[group]
-        starts: list[int] = (first + ids.astype(np.int64) * stride).tolist()
+        region = self.regions[group]
+        slots = region.first + ids.astype(np.int64) * region.stride
+        starts: list[int] = (slots[:, None] + np.arange(region.parts) * region.apart).reshape(-1).tolist()
         return starts
 
     def close(self) -> None:
@@ -152,22 +181,28 @@ class Arena:
             self._mmap.close()
 
 
-def plan(
-    groups: Sequence[GroupSpec], page_size: int, pages: Sequence[int]
-) -> tuple[tuple[tuple[int, int, int], ...], int]:
-    """Where slots lie: (offset of slot 0, stride, payload) a group, and the bytes of all."""
-    slots = []
+def plan(groups: Sequence[GroupSpec], page_size: int, pages: Sequence[int]) -> tuple[tuple[Region, ...], int]:
+    """Where the slots of each group lie, and the bytes of all."""
+    regions = []
     end = 0
     for group, count in zip(groups, pages, strict=True):
-        payload = group.token_bytes * page_size
-        stride = slot_bytes(payload)
-        slots.append((end, stride, payload))
-        end += -(-stride * count // BLOCK) * BLOCK
-    return tuple(slots), max(end, BLOCK)
+        payload = group.token_bytes * group.ranks * page_size // group.shards
+        apart = slot_bytes(payload)
+        regions.append(Region(end, apart * group.shards, payload, group.shards, apart))
+        end += -(-apart * group.shards * count // BLOCK) * BLOCK
+    return tuple(regions), max(end, BLOCK)
+
+
+def seen_by(rank: int, groups: Sequence[GroupSpec], regions: Sequence[Region]) -> tuple[Region, ...]:
+    """Of an arena that all ranks share, what one has: its own heads, or all where each rank holds the same."""
+    return tuple(
+        region.share(rank, group.ranks) if group.ranks > 1 else region
+        for group, region in zip(groups, regions, strict=True)
+    )
 
 
 def slot_bytes(payload: int) -> int:
-    """Size of the slot of a page of `payload` bytes."""
+    """Size of a part of a slot that holds `payload` bytes."""
     whole = payload + TRAILER_BYTES
     block = BLOCK if whole >= BLOCK else SMALL_BLOCK
     return -(-whole // block) * block
