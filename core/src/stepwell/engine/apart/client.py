@@ -19,9 +19,11 @@ from stepwell.abc.storage import Storage
 from stepwell.cache.arena import lent_name
 from stepwell.config import Chosen
 from stepwell.engine.apart import wire
-from stepwell.engine.apart.process import Gone, Process, recipe_of
+from stepwell.engine.apart.process import Gone, Process
 from stepwell.engine.apart.wire import StorageError, Verb, Word
 from stepwell.engine.making import Place, where
+from stepwell.engine.spawn import recipe_of
+from stepwell.engine.spawned import error_of
 from stepwell.errors import PluginError
 from stepwell.types import ArenaView, Failed, PageKey, PageResult, PageViews, StoredPage
 
@@ -55,7 +57,7 @@ class ApartStorage(Storage):
         self._name = place.name
         self._limit_s = limit_s
         self._log = logging.getLogger(f"stepwell.{place.name}")
-        self._recipe = recipe_of(choice, place)
+        self._recipe = recipe_of(choice, place, "set tiers.own_process = false")
         self._arena: ArenaView | None = None
         self._named = False
         self._process: Process | None = None
@@ -128,7 +130,7 @@ class ApartStorage(Storage):
                 verb = Verb.SCAN
                 while (answer := process.ask(line, self._limit_s, verb, 0, 0))[0] != Word.END:
                     if answer[0] == Word.ERROR:
-                        raise wire.error_of(answer[2])
+                        raise error_of(answer[2], StorageError)
                     yield wire.unlisted(answer[2])
                     verb = Verb.NEXT
             finally:
@@ -183,7 +185,7 @@ class ApartStorage(Storage):
             line = process.take()
             try:
                 word, entries, body = process.ask(line, self._limit_s, verb, count, segments, *parts)
-                error = wire.error_of(body) if word == Word.ERROR else None
+                error = error_of(body, StorageError) if word == Word.ERROR else None
                 answer = None if error else decode(entries, body)
             except BaseException:
                 line.close()

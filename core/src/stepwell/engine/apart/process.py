@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
 import socket
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
-from typing import IO
 
 import msgspec
 
-from stepwell.config import Chosen
-from stepwell.engine.apart import wire
-from stepwell.engine.apart.child import CLOSE, LOG_MARK, LOG_NEWLINE, NEW_LINE, Memory, PlaceText, Recipe, Start
-from stepwell.engine.apart.wire import Line, Verb, Word
-from stepwell.engine.making import Place, where
+from stepwell.cache.arena import Region
+from stepwell.engine.apart.child import CLOSE, NEW_LINE, Memory
+from stepwell.engine.apart.wire import Line, StorageError, Verb, Word
+from stepwell.engine.spawn import spawn, start_of
+from stepwell.engine.spawned import error_of
 from stepwell.engine.supervise import ending
-from stepwell.errors import PluginError, StepwellError
 from stepwell.types import ArenaView
 
 START_S = 120.0
 """How long making a storage, or registering the arena, may take at most."""
 MOST_GROUPS = 64
-MOST_LINES = 200
-"""Of what a process prints, a second."""
 
 
 class Gone(Exception):
     """The process ended, for the reason that this says, and so did what was under way in it."""
-
-
-def recipe_of(choice: Chosen, place: Place) -> bytes:
-    """What a process needs to make the storage. PluginError where it cannot travel."""
-    folder, no_folder = None, ""
-    try:
-        folder = place.folder()
-    except StepwellError as error:
-        no_folder = str(error)
-    try:
-        text = PlaceText(place.name, place.device, place.rank, place.world, folder, no_folder)
-        return pickle.dumps(Recipe(choice.offer.make, choice.settings, text, where(choice)))
-    except Exception as error:
-        raise PluginError(
-            f"{where(choice)} cannot run in a process of its own, since its factory or settings have no name there "
-            f"({error}): set tiers.own_process = false"
-        ) from None
 
 
 class Process:
@@ -61,27 +36,7 @@ class Process:
         self._lock = threading.Lock()
         self._idle: list[Line] = []
         self._deadlines: dict[Line, float] = {}
-        self._end, theirs = socket.socketpair()
-        argv = [sys.executable, "-P", "-m", "stepwell.engine.apart"]
-        argv += ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
-        try:
-            # A session of its own: Ctrl-C reaches the engine alone, which then ends this in order.
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._end.close()
-            raise PluginError(f"storage {name!r} cannot have a process of its own: {error}") from None
-        finally:
-            theirs.close()
-        assert self._process.stdout is not None
-        reader = threading.Thread(target=_listen, args=(name, self._process.stdout), daemon=True, name="stepwell.logs")
-        reader.start()
+        self._process, self._end = spawn("stepwell.engine.apart", f"storage {name!r}", name)
         self._control = Line(self._end)
         self._recipe = recipe
 
@@ -94,10 +49,8 @@ class Process:
         """Have it make the storage. Raises what that raises, Gone where the process ends or is not ready in time."""
         wait_s = START_S if wait_s is None else wait_s
         self._end.settimeout(wait_s)
-        level = logging.getLogger("stepwell").getEffectiveLevel()
-        start = msgspec.msgpack.encode(Start(list(sys.path), level, self._recipe))
         try:
-            self._control.send(Verb.START, 0, 0, start)
+            self._control.send(Verb.START, 0, 0, start_of(self._recipe))
             word, _, _, body = self._control.receive()
         except TimeoutError:
             self.kill()
@@ -105,22 +58,22 @@ class Process:
         except (OSError, EOFError):
             raise Gone(f"{self.kill()} before it was ready") from None
         if word == Word.ERROR:
-            error = wire.error_of(body)
+            error = error_of(body, StorageError)
             self.kill()
             raise error
 
     def attach(self, arena: ArenaView, name: str) -> None:
         """Have it map and register the arena. Raises what that raises, Gone where the process ends over it."""
-        slots = []
+        regions = []
         with suppress(LookupError):
             for group in range(MOST_GROUPS):
-                slots.append(arena.slots(group))
-        said = msgspec.msgpack.encode(Memory(arena.nbytes, name, slots))
+                regions.append(Region(*arena.slots(group), *arena.parts(group)))
+        said = msgspec.msgpack.encode(Memory(arena.nbytes, name, regions))
         line = self.take(arena.fd)
         word, _, body = self.ask(line, START_S, Verb.ATTACH, 0, 0, said)
         self.give(line)
         if word == Word.ERROR:
-            raise wire.error_of(body)
+            raise error_of(body, StorageError)
 
     def take(self, arena_fd: int = -1) -> Line:
         """A line that nobody uses. Gone where the process has ended."""
@@ -174,7 +127,7 @@ class Process:
             self._end.settimeout(wait_s)
             self._end.sendall(CLOSE)
             word, _, _, body = self._control.receive()
-            error = wire.error_of(body) if word == Word.ERROR else None
+            error = error_of(body, StorageError) if word == Word.ERROR else None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
         self.kill()
@@ -193,21 +146,3 @@ class Process:
         for line in list(self._deadlines):
             line.end()
         return ending(status)
-
-
-def _listen(name: str, output: IO[bytes]) -> None:
-    """Pass on what a process logs and prints, though not a flood of it."""
-    plain = logging.getLogger(f"stepwell.{name}")
-    second, lines = 0, 0
-    with output:
-        for raw in output:
-            now = int(time.monotonic())
-            second, lines = (now, 1) if now != second else (second, lines + 1)
-            if lines > MOST_LINES:
-                continue
-            printed, mark, record = raw.decode(errors="replace").rstrip("\n").partition(LOG_MARK)
-            if printed:
-                plain.info("%s", printed)
-            if mark:
-                level, logger, text = record.split(" ", 2)
-                logging.getLogger(logger).log(int(level), "%s", text.replace(LOG_NEWLINE, "\n"))

@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import ConfigError, PluginError
 from stepwell.types import (
     DIGEST_BYTES,
     DONE,
@@ -41,8 +40,6 @@ LAST_REASON = 255
 _HEAD = struct.Struct("<IBxxxII")
 _SIZE = struct.Struct("<Q")
 _BUFFER = 64 * 1024
-_KEPT = (ConfigError, PluginError, NotImplementedError)
-"""Errors that arrive as what they are; all others as a StorageError with their name."""
 
 
 class Verb(IntEnum):
@@ -175,16 +172,3 @@ def listed(pages: Sequence[StoredPage]) -> bytes:
 def unlisted(whole: memoryview) -> list[StoredPage]:
     """The pages again."""
     return [StoredPage(bytes(key), size) for key, size in struct.iter_unpack(f"<{KEY_BYTES}sQ", whole)]
-
-
-def complaint(error: BaseException) -> bytes:
-    """An error as it travels."""
-    kind = next((kind.__name__ for kind in _KEPT if isinstance(error, kind)), "")
-    return msgspec.msgpack.encode((kind, str(error) if kind else f"{type(error).__name__}: {error}"))
-
-
-def error_of(body: memoryview) -> Exception:
-    """The error again."""
-    name, text = msgspec.msgpack.decode(body, type=tuple[str, str])
-    kind = next((kind for kind in _KEPT if kind.__name__ == name), StorageError)
-    return kind(text)
