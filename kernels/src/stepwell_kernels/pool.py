@@ -18,6 +18,8 @@ class PageShape:
     dtype: torch.dtype
     value_dim: int | None = None
     """Of V, where it is not `head_dim`; 0 where values are a part of the keys, and pages hold no V."""
+    latent: int = 0
+    """Where pages hold no V: how many of the first numbers of a key are its value."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -54,5 +56,7 @@ class PagePool:
         return self.sides[0][layer]
 
     def values(self, layer: int) -> torch.Tensor:
-        """V of a layer: [pages, page_size, kv_heads, value_dim]."""
+        """V of a layer: [pages, page_size, kv_heads, value_dim]; a view of K where pages hold no V."""
+        if self.shape.value_dim == 0:
+            return self.keys(layer)[..., : self.shape.latent]
         return self.sides[1][layer]

@@ -11,6 +11,7 @@ import torch
 from stepwell import ConfigError, GroupSpec
 from stepwell.models import LayerShape, ModelShape, read_shape
 from stepwell_kernels import PageShape
+from stepwell_transformers.latent import latent_of
 from stepwell_transformers.paging import Seat
 
 RENAMED = ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings")
@@ -25,6 +26,8 @@ class Geometry:
     seats: Mapping[int, Seat]
     rows: Sequence[LayerShape]
     """What each layer of a group keeps, by group."""
+    latent: int = 0
+    """How much of a key is its value, where layers keep latents."""
 
     @property
     def layers(self) -> int:
@@ -38,7 +41,7 @@ class Geometry:
     def pages(self, page_size: int, dtype: torch.dtype) -> list[PageShape]:
         """Of each group."""
         return [
-            PageShape(len(group.layers), page_size, row.kv_heads, row.key_dim, dtype, row.value_dim)
+            PageShape(len(group.layers), page_size, row.kv_heads, row.key_dim, dtype, row.value_dim, self.latent)
             for group, row in zip(self.shape.groups(), self.rows, strict=True)
         ]
 
@@ -60,4 +63,4 @@ def geometry(config: Any, name: str) -> Geometry:
                 f"runner.model: {name} has layers of different shapes that see the same, which is not supported yet"
             )
         rows += kept
-    return Geometry(shape, seats, rows)
+    return Geometry(shape, seats, rows, latent_of(config))

@@ -18,6 +18,7 @@ from stepwell_transformers import sight
 from stepwell_transformers.apart import Report, silent
 from stepwell_transformers.fuse import Fused, How, fuse
 from stepwell_transformers.geometry import Geometry, geometry
+from stepwell_transformers.latent import absorb
 from stepwell_transformers.paging import Paging
 from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.refuse import quantisation, refuse
@@ -59,6 +60,7 @@ class PagedModel:
         """Modules that count positions by themselves."""
         for module in self.counting:
             tell_positions(module)
+        absorb(self.model, name, paged.NAME)
         self.fused = fuse(self.model, how, report)
         self.library: Library | None = None
         """What does its attention, where that is not ours."""

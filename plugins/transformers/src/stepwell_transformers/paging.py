@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from stepwell import Chunked, Full, Window
 from stepwell.types import Need
 from stepwell_kernels import Batch, PagePool, RaggedRow, paged_attention, write_pages
+from stepwell_transformers.latent import Absorbed
 
 if TYPE_CHECKING:
     from stepwell_kernels.paged.place import Place
@@ -54,7 +55,7 @@ class Paging(ABC):
 
     @abstractmethod
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write K and V of the batch, [tokens, kv_heads, dim] each, into a layer's pages."""
+        """Write K and V of the batch, [tokens, kv_heads, dim] each, into a layer's pages; K where they hold no V."""
 
     @abstractmethod
     def attend(
@@ -103,7 +104,8 @@ class PlainPaging(Paging):
         seat = self._seats[layer]
         group = self._groups[seat.group]
         write_pages(group.pool.keys(seat.index), keys, group.batch)
-        write_pages(group.pool.values(seat.index), values, group.batch)
+        if group.pool.shape.value_dim != 0:
+            write_pages(group.pool.values(seat.index), values, group.batch)
 
     def attend(
         self,
@@ -159,7 +161,12 @@ def attend(
     paging.ready(layer)
     paging.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return paging.attend(layer, query[0].transpose(0, 1), scale, s_aux, softcap)[None], None
+    asked = query[0].transpose(0, 1)
+    absorbed = getattr(module, "expand_kv", None)
+    if not isinstance(absorbed, Absorbed):
+        return paging.attend(layer, asked, scale, s_aux, softcap)[None], None
+    found = paging.attend(layer, absorbed.queries(asked), scale, s_aux, softcap)
+    return absorbed.answers(found)[None], None
 
 
 # No mask is registered under that name: the library makes none then, and does not look at positions, which would wait.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell import ConfigError
+from stepwell_transformers import latent
 
 OTHER_INPUT = ("vision_config", "audio_config", "speech_config", "video_config", "image_token_id", "audio_token_id")
-LATENT = ("kv_lora_rank",)
 RECURRENT = (
     "mamba_d_state",
     "mamba_d_ssm",
@@ -48,8 +48,8 @@ def unsupported(config: Any) -> str | None:
         return f"quantised weights ({method})"
     if found := _named(config, RECURRENT):
         return f"recurrent layers ({found})"
-    if found := _named(config, LATENT):
-        return f"latent attention ({found})"
+    if lacking := latent.lacking(config):
+        return lacking
     architectures = getattr(config, "architectures", None) or []
     if architectures and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
         return f"no head that says tokens ({', '.join(architectures)})"
