@@ -103,7 +103,9 @@ class EngineClient:
     Belongs to the event loop in which `connect` was awaited.
     """
 
-    def __init__(self, address: str, *, silent_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, address: str, *, silent_s: float, clock: Callable[[], float], server_key: bytes | None = None
+    ) -> None:
         self._clock = clock
         self._silent_s = silent_s
         self._log = logging.getLogger("stepwell.client")
@@ -113,6 +115,11 @@ class EngineClient:
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.set_hwm(MANY)
+        if server_key is not None:
+            public, secret = zmq.curve_keypair()
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
         self._connected = False
         self._socket.connect(address)
@@ -139,13 +146,15 @@ class EngineClient:
         timeout_s: float = 600.0,
         silent_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        server_key: bytes | None = None,
     ) -> Self:
         """Join the engine at `address` and wait until it can serve.
 
         `plugins`: digest of the plugins in this process, which must be the engine's. An engine that is not heard for
-        `silent_s` counts as lost. Raises ConfigError where they do not fit together, EngineLost after `timeout_s`.
+        `silent_s` counts as lost. `server_key`: the engine's public key, where it has one. Raises ConfigError where
+        they do not fit together, EngineLost after `timeout_s`.
         """
-        client = cls(address, silent_s=silent_s, clock=clock)
+        client = cls(address, silent_s=silent_s, clock=clock, server_key=server_key)
         client._tasks = [
             asyncio.create_task(run()) for run in (client._send, client._receive, client._watch, client._keep)
         ]

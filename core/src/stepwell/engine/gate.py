@@ -44,8 +44,12 @@ class Gate:
         *,
         silent_s: float = SILENT_S,
         clock: Callable[[], float] = time.monotonic,
+        keys: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`post(*news)` hands something to the loop."""
+        """`post(*news)` hands something to the loop.
+
+        `keys`: public and secret; then only who knows the public one is heard, and all is encrypted (CurveZMQ).
+        """
         self._hello, self._post, self._silent_s, self._clock = hello, post, silent_s, clock
         self._log = logging.getLogger("stepwell.gate")
         self._instance = uuid.uuid4().hex
@@ -55,7 +59,12 @@ class Gate:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.set_hwm(MANY)
+        if keys is not None:
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys[1])
         self._socket.bind(address)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        """Where it is reached: `address` with the port that it got."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
