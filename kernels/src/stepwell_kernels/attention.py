@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
+from stepwell_kernels.pool import within
 from stepwell_kernels.scores import Scores, attend, attend_with_sinks
 
 PADDING, SLACK = 1.25, 64
@@ -267,7 +268,7 @@ def _both(keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor) -> tupl
     That is twice as fast on CPU as values that are narrower than keys, which torch has no fused attention for.
     """
     k = _gather(keys, table)
-    return k, k if values.data_ptr() == keys.data_ptr() else _gather(values, table)
+    return k, k if within(values, keys) else _gather(values, table)
 
 
 def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,11 @@ class PageShape:
         return self.token_bytes * self.page_size
 
 
+def within(values: torch.Tensor, keys: torch.Tensor) -> bool:
+    """Whether values are no memory of their own, but the first numbers of the keys."""
+    return values.data_ptr() == keys.data_ptr()
+
+
 class PagePool:
     """`sides` are K and V, or K only: [layers, pages, page_size, kv_heads, dim] each.
 

@@ -17,6 +17,7 @@ import triton
 
 from stepwell_kernels.fused.device.pieces import processors
 from stepwell_kernels.paged.place import Tables
+from stepwell_kernels.paged.sides import Sides
 from stepwell_kernels.paged.sight import SEES
 from stepwell_kernels.paged.step import Step
 from stepwell_kernels.paged.tiles import attend_tiles, merge
@@ -56,15 +57,16 @@ def paged_prefill(
     Padding reads nothing and gives zeros. Answers [tokens, heads, value_dim].
     """
     tokens, heads, dim = query.shape
-    kv_heads, value_dim = values.shape[2:]
+    value_dim = values.shape[3]
     if out is None:
         out = torch.empty((tokens, heads, value_dim), dtype=query.dtype, device=query.device)
     if not tokens:
         return out
-    group = heads // kv_heads
+    found = Sides.of(keys, values, heads)
+    kv_heads, group = found.blocks, found.group
     kind, sight = tables.sees
     hopper = _fits_hopper(query, keys, values, tables) and _streams(query.device)
-    blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, group)
+    blocks = HOPPER[max(dim, value_dim)] if hopper else _blocks(max(dim, value_dim), keys.dtype, found)
     each = blocks.queries // group
     tiles = tokens // each + step.shape.prompts + 1
     reach = tables.pages.shape[1] * tables.page_size if kind == "all" else sight + each
@@ -83,10 +85,6 @@ def paged_prefill(
         "SOFTCAP": softcap is not None,
         "SPLIT": splits > 1,
         "PAGE_SIZE": tables.page_size,
-        "KV_HEADS": kv_heads,
-        "GROUP": group,
-        "DIM": dim,
-        "VALUE_DIM": value_dim,
         "EACH": each,
         "BLOCK": blocks.tokens,
         "STAGES": blocks.stages,
@@ -100,13 +98,12 @@ def paged_prefill(
         sides = (kernels.boxes(keys, box), kernels.boxes(values, box))
         kernels.attend_tiles[grid](
             query, *sides, out, parts, sums, tables.pages, *numbers, *scores, *sizes, keys.shape[0] * keys.shape[1],
-            *strides, **constants, BOX=box, num_warps=4,
+            *strides, **constants, KV_HEADS=kv_heads, GROUP=group, DIM=dim, VALUE_DIM=value_dim, BOX=box, num_warps=4,
         )  # fmt: skip
     else:
         attend_tiles[grid](
             query, keys, values, out, parts, sums, tables.pages, *numbers, *scores, *sizes, *strides, **constants,
-            DIM_PADDED=max(16, triton.next_power_of_2(dim)), VALUE_PADDED=max(16, triton.next_power_of_2(value_dim)),
-            QUERIES=blocks.queries, num_warps=blocks.warps,
+            **found.constants(), QUERIES=blocks.queries, num_warps=blocks.warps,
         )  # fmt: skip
     if splits > 1:
         merge[(heads, tokens)](
@@ -173,9 +170,11 @@ def _fits_hopper(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, 
     )
 
 
-def _blocks(dim: int, dtype: torch.dtype, group: int) -> Blocks:
+def _blocks(dim: int, dtype: torch.dtype, sides: Sides) -> Blocks:
     """Of `tiles`. 8192 / 0 as above: (128, 64, 8, 3) 399 TFLOP/s, (128, 128, 8, 2) 360, (64, 64, 4, 3) 328."""
-    least = max(16, triton.next_power_of_2(group))
+    least = max(16, triton.next_power_of_2(sides.group))
+    if sides.latent:
+        return Blocks(least, 16, 4, 1) if dtype == torch.float32 else Blocks(max(64, least), 32, 8, 2)
     if dtype == torch.float32:
         return Blocks(max(32, least), 32 if dim <= 128 else 16, 4, 2)
     if dim <= 128:

@@ -11,14 +11,28 @@ from stepwell_kernels.paged.sight import cap, first_seen
 
 
 @triton.jit
+def _side(own, dims, real, MASKED: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr):
+    """K or V of a block of tokens, whose own lie at `own`."""
+    if MASKED:
+        found = tl.load(own + dims[None, :], real[:, None] & (dims[None, :] < DIM), 0.0)
+    elif DIM < PADDED:
+        found = tl.load(own + dims[None, :], dims[None, :] < DIM, 0.0)
+    else:
+        found = tl.load(own + dims[None, :])
+    return found
+
+
+@triton.jit
 def _span(
-    q, keys, values, table, low, high, first, last, place, sight, scale, softcap, top, mass, found,
-    MASKED: tl.constexpr, SEES: tl.constexpr, SOFTCAP: tl.constexpr, PAGE_SIZE: tl.constexpr, KV_HEADS: tl.constexpr,
+    q, q_rest, keys, values, table, low, high, first, last, place, sight, scale, softcap, top, mass, found,
+    MASKED: tl.constexpr, SEES: tl.constexpr, SOFTCAP: tl.constexpr, PAGE_SIZE: tl.constexpr,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    LATENT: tl.constexpr, FIRST: tl.constexpr, REST_PADDED: tl.constexpr,
+    KEY_TOKEN: tl.constexpr, VALUE_TOKEN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Attend to the tokens [first, last), in blocks; `place` of each query, which sees none outside [low, high)."""
     dims = tl.arange(0, DIM_PADDED)
+    rest = tl.arange(0, REST_PADDED)
     value_dims = tl.arange(0, VALUE_PADDED)
     tokens = first + tl.arange(0, BLOCK)
     page = tl.load(table + tokens // PAGE_SIZE, (tokens >= low) & (tokens < last), -1)
@@ -28,14 +42,13 @@ def _span(
         places = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
         ahead = tokens + BLOCK
         page = tl.load(table + ahead // PAGE_SIZE, (ahead >= low) & (ahead < last), -1)
-        pointers = keys + (places * (KV_HEADS * DIM))[:, None] + dims[None, :]
-        if MASKED:
-            k = tl.load(pointers, real[:, None] & (dims[None, :] < DIM), 0.0)
-        elif DIM < DIM_PADDED:
-            k = tl.load(pointers, dims[None, :] < DIM, 0.0)
-        else:
-            k = tl.load(pointers)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        own = keys + (places * KEY_TOKEN)[:, None]
+        k = _side(own, dims, real, MASKED, FIRST, DIM_PADDED)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if LATENT:
+            k_rest = _side(own + FIRST, rest, real, MASKED, DIM - FIRST, REST_PADDED)
+            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="ieee")
+        scores *= scale
         if SOFTCAP:
             scores = cap(scores, softcap) * 1.4426950408889634
         if MASKED:
@@ -48,13 +61,10 @@ def _span(
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(top - base)
         mass = mass * fade + tl.sum(weights, 1)
-        pointers = values + (places * (KV_HEADS * VALUE_DIM))[:, None] + value_dims[None, :]
-        if MASKED:
-            v = tl.load(pointers, real[:, None] & (value_dims[None, :] < VALUE_DIM), 0.0)
-        elif VALUE_DIM < VALUE_PADDED:
-            v = tl.load(pointers, value_dims[None, :] < VALUE_DIM, 0.0)
+        if LATENT:
+            v = k
         else:
-            v = tl.load(pointers)
+            v = _side(values + (places * VALUE_TOKEN)[:, None], value_dims, real, MASKED, VALUE_DIM, VALUE_PADDED)
         found = tl.dot(weights.to(v.dtype), v, found * fade[:, None], input_precision="ieee")
         top = higher
     return top, mass, found
@@ -113,6 +123,13 @@ def attend_tiles(
     VALUE_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
+    LATENT: tl.constexpr,
+    FIRST: tl.constexpr,
+    REST_PADDED: tl.constexpr,
+    KEY_TOKEN: tl.constexpr,
+    KEY_HEAD: tl.constexpr,
+    VALUE_TOKEN: tl.constexpr,
+    VALUE_HEAD: tl.constexpr,
     EACH: tl.constexpr,
     QUERIES: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -159,29 +176,33 @@ def attend_tiles(
     full_low = tl.minimum(tl.maximum(tl.cdiv(first_seen(latest, sight, SEES), BLOCK) * BLOCK, first), last)
     full_high = tl.maximum(tl.minimum((earliest + 1) // BLOCK * BLOCK, last), full_low)
 
-    q = tl.load(
-        query + flat[:, None] * q_token + heads[:, None] * q_head + dims[None, :],
-        own[:, None] & (dims[None, :] < DIM),
-        0.0,
-    )
+    asked = query + flat[:, None] * q_token + heads[:, None] * q_head
+    q = tl.load(asked + dims[None, :], own[:, None] & (dims[None, :] < FIRST), 0.0)
+    q_rest = q
+    if LATENT:
+        rest = tl.arange(0, REST_PADDED)
+        q_rest = tl.load(asked + FIRST + rest[None, :], own[:, None] & (rest[None, :] < DIM - FIRST), 0.0)
     table = pages + tl.load(slots + decodes + row).to(tl.int64) * table_line
-    keys += kv_head * DIM
-    values += kv_head * VALUE_DIM
+    keys += kv_head * KEY_HEAD
+    values += kv_head * VALUE_HEAD
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     found = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
     if SEES > 0:
         top, mass, found = _span(
-            q, keys, values, table, low, high, first, full_low, place, sight, scale, softcap, top, mass, found,
-            True, SEES, SOFTCAP, PAGE_SIZE, KV_HEADS, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED, BLOCK, STAGES,
+            q, q_rest, keys, values, table, low, high, first, full_low, place, sight, scale, softcap, top, mass, found,
+            True, SEES, SOFTCAP, PAGE_SIZE, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED,
+            LATENT, FIRST, REST_PADDED, KEY_TOKEN, VALUE_TOKEN, BLOCK, STAGES,
         )  # fmt: skip
     top, mass, found = _span(
-        q, keys, values, table, low, high, full_low, full_high, place, sight, scale, softcap, top, mass, found,
-        False, SEES, SOFTCAP, PAGE_SIZE, KV_HEADS, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED, BLOCK, STAGES,
+        q, q_rest, keys, values, table, low, high, full_low, full_high, place, sight, scale, softcap, top, mass, found,
+        False, SEES, SOFTCAP, PAGE_SIZE, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED,
+        LATENT, FIRST, REST_PADDED, KEY_TOKEN, VALUE_TOKEN, BLOCK, STAGES,
     )  # fmt: skip
     top, mass, found = _span(
-        q, keys, values, table, low, high, full_high, last, place, sight, scale, softcap, top, mass, found,
-        True, SEES, SOFTCAP, PAGE_SIZE, KV_HEADS, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED, BLOCK, STAGES,
+        q, q_rest, keys, values, table, low, high, full_high, last, place, sight, scale, softcap, top, mass, found,
+        True, SEES, SOFTCAP, PAGE_SIZE, DIM, VALUE_DIM, DIM_PADDED, VALUE_PADDED,
+        LATENT, FIRST, REST_PADDED, KEY_TOKEN, VALUE_TOKEN, BLOCK, STAGES,
     )  # fmt: skip
 
     if SPLIT:

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from stepwell_kernels.paged.place import Tables
+from stepwell_kernels.pool import within
 
 
 def write_kv(
@@ -22,12 +23,13 @@ def write_kv(
 ) -> None:
     """Write `k` and `v` [tokens, kv_heads, their dim] into a layer's pages [pages, page_size, kv_heads, their dim].
 
+    Only `k` where `values` are a view of `keys`.
     Tokens of the idle slot are left out, and so is a token without a page.
     """
     tokens, heads, dim = k.shape
     if not tokens:
         return
-    value_dim = v.shape[2]
+    value_dim = 0 if within(values, keys) else v.shape[2]
     _write[(tokens,)](
         k,
         v,
@@ -48,7 +50,7 @@ def write_kv(
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         VALUE_DIM=value_dim,
-        VALUE_PADDED=triton.next_power_of_2(value_dim),
+        VALUE_PADDED=triton.next_power_of_2(max(1, value_dim)),
     )
 
 
@@ -88,8 +90,9 @@ def _write(
     dims = tl.arange(0, DIM_PADDED)[None, :]
     own = (heads < HEADS) & (dims < DIM)
     tl.store(keys + (place + heads) * DIM + dims, tl.load(k + token * k_token + heads * k_head + dims, own), own)
-    dims = tl.arange(0, VALUE_PADDED)[None, :]
-    own = (heads < HEADS) & (dims < VALUE_DIM)
-    tl.store(
-        values + (place + heads) * VALUE_DIM + dims, tl.load(v + token * v_token + heads * v_head + dims, own), own
-    )
+    if VALUE_DIM > 0:
+        dims = tl.arange(0, VALUE_PADDED)[None, :]
+        own = (heads < HEADS) & (dims < VALUE_DIM)
+        tl.store(
+            values + (place + heads) * VALUE_DIM + dims, tl.load(v + token * v_token + heads * v_head + dims, own), own
+        )
