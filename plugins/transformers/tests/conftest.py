@@ -124,6 +124,7 @@ class Place:
     device: str = "cpu"
     rank: int = 0
     world: int = 1
+    meet: str = ""
     clock: Callable[[], float] = time.monotonic
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.transformers"))
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepwell import Codec, Context, Offer, Runner, hookimpl
+from stepwell import Capability, Codec, Context, Offer, Runner, hookimpl
 from stepwell_transformers.config import TransformersConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _codec(config: TransformersConfig, context: Context) -> Codec:
 @hookimpl
 def stepwell_runners() -> Iterable[Offer[Runner]]:
     """Decoders through transformers."""
-    return [Offer("transformers", _runner, TransformersConfig)]
+    return [Offer("transformers", _runner, TransformersConfig, provides=frozenset({Capability.RANKS}))]
 
 
 @hookimpl

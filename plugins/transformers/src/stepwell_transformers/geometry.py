@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,9 @@ class Geometry:
     """What each layer of a group keeps, by group."""
     latent: int = 0
     """How much of a key is its value, where layers keep latents."""
+    ranks: int = 1
+    whole: frozenset[int] = frozenset()
+    """Layers of which every rank keeps all."""
 
     @property
     def layers(self) -> int:
@@ -36,7 +39,20 @@ class Geometry:
 
     def groups(self, item_bytes: int) -> tuple[GroupSpec, ...]:
         """The groups, for K and V of so many bytes an item."""
-        return self.shape.groups(item_bytes)
+        return tuple(
+            replace(group, heads=row.kv_heads, ranks=1 if set(group.layers) <= self.whole else self.ranks)
+            for group, row in zip(self.shape.groups(item_bytes), self.rows, strict=True)
+        )
+
+    def of_rank(self, ranks: int, whole: frozenset[int]) -> Geometry:
+        """What a rank keeps where each has some of the KV heads, but in the layers `whole`, where each has all."""
+
+        def part(at: int, layer: LayerShape) -> LayerShape:
+            return layer if at in whole else replace(layer, kv_heads=layer.kv_heads // ranks)
+
+        layers = tuple(part(at, layer) for at, layer in enumerate(self.shape.layers))
+        rows = [layers[group.layers[0]] for group in self.shape.groups()]
+        return replace(self, shape=replace(self.shape, layers=layers), rows=rows, ranks=ranks, whole=whole)
 
     def pages(self, page_size: int, dtype: torch.dtype) -> list[PageShape]:
         """Of each group."""

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
-from transformers.utils import logging
+from transformers import AutoConfig
 
 from stepwell import ConfigError
 from stepwell_kernels import PageShape
+from stepwell_kernels.collective import Group, Solo
 from stepwell_transformers import paging as paged
 from stepwell_transformers import sight
 from stepwell_transformers.apart import Report, silent
 from stepwell_transformers.fuse import Fused, How, fuse
 from stepwell_transformers.geometry import Geometry, geometry
 from stepwell_transformers.latent import absorb
+from stepwell_transformers.load import Source, line
 from stepwell_transformers.paging import Paging
-from stepwell_transformers.random_weights import wanted
-from stepwell_transformers.refuse import quantisation, refuse
+from stepwell_transformers.refuse import refuse
 from stepwell_transformers.seats import counting, tell_positions
+from stepwell_transformers.spread import Plan, plan
 
 if TYPE_CHECKING:
     from stepwell_transformers.cuda.library import Library
+
+SOLO = Solo()
 
 
 class PagedModel:
@@ -39,15 +43,26 @@ class PagedModel:
         device: torch.device,
         how: How = "off",
         report: Report = silent,
+        group: Group = SOLO,
     ) -> None:
         """Raises ConfigError for a model that cannot be loaded, or has a part that is not run."""
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # that library raises whatever its parts raise
-            raise ConfigError(f"runner.model: the config in {folder} cannot be read ({_line(error)})") from error
+            raise ConfigError(f"runner.model: the config in {folder} cannot be read ({line(error)})") from error
         refuse(config, name)
         shape = geometry(config, name)
-        self.model: Any = _load(folder, config, name, dtype, device)
+        self.spread: Plan | None = None
+        """What of it is elsewhere, where it has more than one rank."""
+        source = Source(folder, config, name, dtype, paged.NAME)
+        if group.size == 1:
+            self.model: Any = source.load(device)
+        else:
+            self.model, self.spread = source.load_part(
+                device, group, partial(_planned, shape, group.size, name), report
+            )
+            shape = shape.of_rank(group.size, self.spread.whole)
+        self.group = group
         self.device = device
         self.dtype: torch.dtype = self.model.dtype
         self._geometry: Geometry = shape
@@ -106,36 +121,10 @@ class PagedModel:
             self.model.set_attn_implementation(paged.NAME)
 
 
-def _load(folder: Path, config: Any, name: str, dtype: torch.dtype | None, device: torch.device) -> Any:
-    if (random := wanted(name)) is not None:
-        return random.make(config, dtype, device, paged.NAME).eval()
-    more = {"quantization_config": Mxfp4Config(dequantize=True)} if quantisation(config) == "mxfp4" else {}
-    with _quiet():
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype or "auto",
-                attn_implementation=paged.NAME,
-                device_map=device if device.type != "cpu" else None,
-                use_safetensors=True,
-                trust_remote_code=False,
-                **more,
-            )
-        except Exception as error:  # that library raises whatever its parts raise
-            raise ConfigError(f"runner.model: the weights in {folder} cannot be loaded ({_line(error)})") from error
-    return model.eval()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the bars of the library underneath: a server's log is no place for them."""
-    library: Any = logging
-    library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        library.enable_progress_bar()
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _planned(shape: Geometry, size: int, name: str, model: Any) -> Plan:
+    """What of a model `size` ranks have apart. ConfigError where that is nothing that matters."""
+    found = plan(model, size, shape.shape.layers, [group.layers for group in shape.shape.groups()])
+    if not found.cuts_layers:
+        why = next(iter(found.left), "its library has no plan for it")
+        raise ConfigError(f"ranks.tp: no layer of {name} can be split over {size} ranks ({why}): set ranks.tp = 1")
+    return found

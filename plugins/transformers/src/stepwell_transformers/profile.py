@@ -36,10 +36,14 @@ def share_of(model: PagedModel, memory: float, chunk: int, rows: int, *, graphs:
     return Share(Device.now(model.device), memory, step, max(decodes, captured) + GRAPHS if graphs else 0)
 
 
-def needed(folder: Path, dtype: torch.dtype | None, random: RandomModel | None) -> int:
-    """Bytes of the weights that are about to be loaded, or made."""
+def needed(folder: Path, dtype: torch.dtype | None, random: RandomModel | None, ranks: int = 1) -> int:
+    """Bytes of the weights that are about to be loaded, or made, by each of some ranks.
+
+    Random ones are drawn whole, and cut then. Of others a rank takes its part at the least; what it has whole shows
+    when it is loaded.
+    """
     if random is None:
-        return weight_bytes(folder, dtype)
+        return weight_bytes(folder, dtype) // ranks
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return made_bytes(random.make(config, dtype, torch.device("meta"), "eager"))
 

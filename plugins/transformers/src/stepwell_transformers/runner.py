@@ -13,6 +13,7 @@ import torch
 
 from stepwell import ArenaView, ConfigError, Context, ModelInfo, PagedAttention, Part, Runner, Step, StepPlan
 from stepwell_kernels import HostPages, PagePool, PageShape
+from stepwell_kernels.collective import join
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.exact import exact_products
@@ -31,6 +32,8 @@ from stepwell_transformers.random_weights import wanted
 
 LAYOUT = "layers-kv-page-heads-dim-1"
 CPU_CHUNK, CUDA_CHUNK = 256, 8192
+MEET_S = 1800.0
+"""Seconds that ranks wait for each other, at most: as long as any start takes. Who drives them gives up before that."""
 ROWS = 256
 """Requests of a step whose working memory is kept free."""
 
@@ -39,20 +42,28 @@ class TransformersRunner(Runner):
     """One model on one device."""
 
     def __init__(self, config: TransformersConfig, context: Context) -> None:
-        device = pick_device(config.device)
+        device = pick_device(own_device(config.device, context))
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+        elif context.world > 1 and device.type == "cpu":
+            torch.set_num_threads(max(1, torch.get_num_threads() // context.world))
         self._config, self._log, self._cache = config, context.log, context.state_dir / "kernels"
         random = wanted(config.model)
         with current(device), ExitStack() as undo:
             if device.type == "cuda":
                 undo.enter_context(exact_products())
+            group = join(context.meet, context.rank, context.world, device, MEET_S)
+            undo.callback(group.close)
             with shown(context.log) as report:
                 folder = locate(config.model, config.revision, context.state_dir, report)
                 dtype = pick_dtype(config.dtype, device)
                 if device.type == "cuda":
-                    check_weights(config.model, needed(folder, dtype, random), Device.now(device), config.memory)
-                self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report)
+                    nbytes = needed(folder, dtype, random, context.world)
+                    check_weights(config.model, nbytes, Device.now(device), config.memory)
+                self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report, group)
+            if self._model.spread is not None:
+                for line in self._model.spread.lines():
+                    context.log.info("%s", line)
             for line in self._model.fused.lines:
                 context.log.info("%s", line)
             self._kernels = self.late_saves = picks_kernels(named(config.attention), device, context.log)
@@ -155,6 +166,20 @@ class TransformersRunner(Runner):
     def _opened(self) -> Executor:
         assert self._executor is not None
         return self._executor
+
+
+def own_device(name: str, context: Context) -> str:
+    """The device that a config means, for one of several ranks: its own of that kind."""
+    if context.world == 1 or name == "cpu":
+        return name
+    if name not in ("auto", "cuda"):
+        raise ConfigError(
+            f"runner.device: {name!r} is one device, and {context.world} ranks need one each: use auto or cuda, and "
+            "ranks.first_device for the first of them"
+        )
+    index = torch.device(context.device).index
+    number = context.rank if index is None else index
+    return f"cuda:{number}" if name == "cuda" or torch.cuda.is_available() else "cpu"
 
 
 def pick_device(name: str) -> torch.device:
