@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.cache.arena import TRAILER_BYTES
-from stepwell.engine.seal import check, check_all, seal
+from stepwell.engine.seal import Damaged, check, check_all, seal
 from stepwell.types import DONE, MISSING, Done, Failed
 
 KEY = bytes(range(40))
@@ -63,4 +63,4 @@ def test_only_pages_that_storage_called_done_are_looked_at() -> None:
     bad[3] ^= 1
     failed = Failed("no")
     results = check_all([good, bad, bad, bad], 50, [KEY] * 4, [DONE, DONE, MISSING, failed])
-    assert results == [Done(), Failed("the checksum differs"), MISSING, failed]
+    assert results == [Done(), Damaged("the checksum differs"), MISSING, failed]

@@ -17,7 +17,7 @@ from stepwell_testkit.arena import KitArena
 PAGE = 4
 TOKENS = np.arange(1, 33, dtype=np.int32).tobytes()
 GROUP = GroupSpec("full", Full(), 1024, (0, 1))
-PARTS = {"model": "weights a", "dtype": "float16", "layout": "page-first", "page_size": "4", "shard": "0/1"}
+PARTS = {"model": "weights a", "dtype": "float16", "layout": "page-first", "page_size": "4"}
 
 
 @pytest.fixture

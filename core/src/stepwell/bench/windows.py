@@ -185,18 +185,18 @@ def cost(groups: tuple[GroupSpec, ...], work: Work) -> Cost:
     for number in range(MEASURED):
         desk.follow_up(work.prompt(number))
     desk.check()
-    slots, _ = plan(groups, work.page, used)
+    regions, _ = plan(groups, work.page, used)
     return Cost(
         tuple(count // MEASURED for count in used),
-        sum(count * stride for count, (_, stride, _) in zip(used, slots, strict=True)) / MEASURED,
-        sum(count * payload for count, (_, _, payload) in zip(used, slots, strict=True)) / MEASURED,
+        sum(count * at.stride for count, at in zip(used, regions, strict=True)) / MEASURED,
+        sum(count * at.payload * at.parts for count, at in zip(used, regions, strict=True)) / MEASURED,
         desk.moved / MEASURED,
     )
 
 
 def cached(groups: tuple[GroupSpec, ...], work: Work, nbytes: int) -> int:
     """How many requests can go on at their full length, all of them, with so much host memory for one group."""
-    host = nbytes // plan(groups, work.page, (1,))[0][0][1]
+    host = nbytes // plan(groups, work.page, (1,))[0][0].stride
     desk = Desk(groups, work, (host,))
     served: list[bytes] = []
     while all(desk.finds(tokens) for tokens in served):

@@ -13,8 +13,8 @@ FORMAT = "stepwell-namespace-1"
 def namespace(parts: Mapping[str, str | None]) -> bytes:
     """32 bytes that two different sets of parts never share.
 
-    Each part is tagged and length-framed, and None differs from "". Parts: model, dtype, layout, page_size, shard,
-    adapter, salt, extra; one that is not given counts as None. Stable across processes and versions of the interpreter.
+    Each part is tagged and length-framed, and None differs from "". Parts: model, dtype, layout, page_size, adapter,
+    salt, extra; one that is not given counts as None. Stable across processes and versions of the interpreter.
     """
     digest = hashlib.sha256(FORMAT.encode())
     for name in sorted(parts):

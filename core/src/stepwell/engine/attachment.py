@@ -17,8 +17,10 @@ from functools import partial
 from math import inf
 
 from stepwell.abc.storage import Storage
+from stepwell.cache.arena import Arena
 from stepwell.engine.actions import Attached, Cleared, Detached, Event
 from stepwell.engine.messages import ATTACHED, Control, Reply
+from stepwell.engine.page_io import LocalPageIO
 from stepwell.engine.parts import Parts, StorageInfo, attach_storage, sentence
 from stepwell.engine.storage_io import StorageIO
 from stepwell.engine.wanted import FIRST_PAUSE_S, Wanted
@@ -79,7 +81,7 @@ class Attachment:
             )
         if parts.arena is not None and parts.storage is not None:
             self.info = parts.info or StorageInfo(type(parts.storage).__name__)
-            self.io = StorageIO(parts.storage, parts.arena, done=answered, limits=parts.limits, clock=clock)
+            self.io = self._io(parts.storage, parts.arena)
 
     # --- the loop's side ---------------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class Attachment:
             return self._post(partial(failed, sentence(error)))
         try:
             attach_storage(storage, parts.arena)
-            io = StorageIO(storage, parts.arena, done=self._answered, limits=parts.limits, clock=self._clock)
+            io = self._io(storage, parts.arena)
         except BaseException as error:
             self._post(partial(failed, sentence(error)))
             return self._discard(storage)
@@ -309,6 +311,11 @@ class Attachment:
     def _cleared(self, task: _Task, reply: Reply) -> None:
         self._events.append(Cleared())
         self._answer(task, lambda: reply)
+
+    def _io(self, storage: Storage, arena: Arena) -> StorageIO:
+        pages = LocalPageIO(storage, arena, self._parts.groups)
+        sizes = [region.stride for region in arena.regions]
+        return StorageIO(storage, pages, sizes, done=self._answered, limits=self._parts.limits, clock=self._clock)
 
     # --- within ------------------------------------------------------------------------------------------------
 

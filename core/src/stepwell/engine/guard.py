@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.engine.breaker import Breaker, State
+from stepwell.engine.page_io import Unfit
+from stepwell.engine.seal import Damaged
 from stepwell.types import Done, Failed, Missing, PageResult
 
 WARN_EVERY_S = 10.0
@@ -107,6 +109,8 @@ class Guard:
             return self._fail(refusal, count, f"{count} pages are not asked for: {refusal}")
         try:
             results = self._judge(list(ask()), count)
+        except Unfit as error:
+            results = self._fail("short", count, str(error))
         except BaseException as error:  # a native client that panics, a task that was cancelled: all miss alike
             results = self._fail("exception", count, f"{type(error).__name__}: {error}")
         finally:
@@ -188,7 +192,7 @@ class Guard:
     def _tell(self, call: _Call, results: Sequence[PageResult]) -> None:
         with self._lock:
             breaker = self._breakers[call.reading]
-            if results and all(isinstance(result, Failed) for result in results):
+            if results and all(isinstance(result, Failed) and not isinstance(result, Damaged) for result in results):
                 breaker.failed(self._clock())
             elif not call.late:
                 breaker.succeeded()
@@ -198,7 +202,10 @@ class Guard:
             return self._fail("short", count, f"{len(results)} results came for {count} pages")
         if not all(isinstance(result, Done | Missing | Failed) for result in results):
             return self._fail("short", count, "results that are not page results came")
-        failed = [result.reason for result in results if isinstance(result, Failed)]
+        damaged = [result.reason for result in results if isinstance(result, Damaged)]
+        if damaged:
+            self.count("checksum", len(damaged), f"{len(damaged)} pages came back damaged ({damaged[0]})")
+        failed = [result.reason for result in results if isinstance(result, Failed) and not isinstance(result, Damaged)]
         if failed:
             self.count("failed", len(failed), f"{len(failed)} of {count} pages failed ({failed[0]})")
         return results

@@ -17,6 +17,7 @@ from stepwell.engine.guard import IoLimits
 from stepwell.engine.messages import Hello
 from stepwell.errors import PluginError, StepwellError
 from stepwell.offers import Capability
+from stepwell.types import GroupSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Parts:
     """Requests that may run at once."""
     arena: Arena | None
     """The host tier; None: there is none."""
+    groups: Sequence[GroupSpec]
+    """What its slots hold, each with its shards."""
     storage: Storage | None
     limits: IoLimits
     drain_s: float

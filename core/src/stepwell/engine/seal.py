@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
 
@@ -21,6 +22,11 @@ _HEAD = struct.Struct("<8sQ40s")
 _SUM = struct.Struct("<Q")
 
 assert _HEAD.size + _SUM.size == TRAILER_BYTES, "the arena reserves exactly a trailer"
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged(Failed):
+    """Storage gave what is not the page: its fault, but no sign that the next call would fail."""
 
 
 def seal(slot: memoryview, payload: int, key: PageKey) -> None:
@@ -81,7 +87,7 @@ def check_all(
     checked: list[PageResult] = []
     for slot, key, result in zip(slots, keys, results, strict=True):
         wrong = check(slot, payload, key) if isinstance(result, Done) else None
-        checked.append(result if wrong is None else Failed(wrong))
+        checked.append(result if wrong is None else Damaged(wrong))
     return checked
 
 

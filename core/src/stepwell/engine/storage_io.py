@@ -16,17 +16,16 @@ from functools import partial
 import numpy as np
 
 from stepwell.abc.storage import Storage
-from stepwell.cache.arena import Arena
 from stepwell.cache.cache import FetchOp, FetchPlan, StoreOp
-from stepwell.engine import seal
 from stepwell.engine.actions import FetchEnded, FetchMoved, Queried, StoreEnded
 from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.breaker import State
 from stepwell.engine.counting import Counting
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.engine.lanes import Lanes
+from stepwell.engine.page_io import PageIO
 from stepwell.errors import StepwellError
-from stepwell.types import DONE, MISSING, Done, Failed, Ids, Missing, PageKey, PageResult, StoredPage
+from stepwell.types import DONE, Done, Failed, Ids, Missing, PageKey, PageResult, StoredPage
 
 Answer = Queried | FetchMoved | FetchEnded | StoreEnded
 
@@ -62,13 +61,15 @@ class StorageIO:
     def __init__(
         self,
         storage: Storage,
-        arena: Arena,
+        pages: PageIO,
+        slot_bytes: Sequence[int],
         *,
         done: Callable[[Answer], None],
         limits: IoLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage, self._arena, self._done = storage, arena, done
+        """`storage` is what `pages` moves pages by; `slot_bytes`: what a page of each group takes in it."""
+        self._storage, self._pages, self._bytes, self._done = storage, pages, tuple(slot_bytes), done
         self._limits = limits or IoLimits()
         self._log = logging.getLogger("stepwell.storage")
         self._lanes = Lanes(self._limits.threads, "stepwell.storage", clock)
@@ -212,11 +213,8 @@ class StorageIO:
         answer([[next(parts) for _ in keys] for keys in plan.keys])
 
     def _contains(self, keys: Sequence[PageKey], give_up: Callable[[], None]) -> list[PageResult]:
-        def ask() -> list[PageResult]:
-            return [DONE if held else MISSING for held in self._storage.contains(keys)]
-
         self._guard.add(queries=1)
-        return self._guard.call(ask, len(keys), reading=True, give_up=give_up)
+        return self._guard.call(lambda: self._pages.contains(keys), len(keys), reading=True, give_up=give_up)
 
     # --- on the lanes: fetches ---------------------------------------------------------------------------------
 
@@ -253,17 +251,11 @@ class StorageIO:
         self._done(moved)
 
     def _read(self, group: int, keys: Sequence[PageKey], ids: Ids, give_up: Callable[[], None]) -> list[PageResult]:
-        views = self._arena.views(group, ids)
-        _, stride, payload = self._arena.slots(group)
-        results = self._guard.call(lambda: self._storage.read(keys, views), len(keys), reading=True, give_up=give_up)
-        checked = seal.check_all(views.buffers(), payload, keys, results)
-        wrong = [new for old, new in zip(results, checked, strict=True) if old is not new]
-        if wrong:
-            self._guard.count("checksum", len(wrong), f"{len(wrong)} pages came back damaged ({wrong[0]})")
-        good = sum(isinstance(result, Done) for result in checked)
-        missing = sum(isinstance(result, Missing) for result in checked)
-        self._guard.add(reads=1, pages_read=good, bytes_read=good * stride, missing=missing)
-        return checked
+        results = self._guard.call(lambda: self._pages.read(group, keys, ids), len(keys), reading=True, give_up=give_up)
+        good = sum(isinstance(result, Done) for result in results)
+        missing = sum(isinstance(result, Missing) for result in results)
+        self._guard.add(reads=1, pages_read=good, bytes_read=good * self._bytes[group], missing=missing)
+        return results
 
     # --- on the lanes: stores ----------------------------------------------------------------------------------
 
@@ -276,8 +268,6 @@ class StorageIO:
 
     def _write(self, group: int, keys: Sequence[PageKey], ids: Ids) -> list[PageResult]:
         """Write a batch, and what of it failed again within bounds."""
-        _, stride, payload = self._arena.slots(group)
-        seal.seal_all(self._arena.views(group, ids).buffers(), payload, keys)
         results = self._write_once(group, keys, ids)
         for attempt in range(self._limits.retries):
             failed = [at for at, result in enumerate(results) if not isinstance(result, Done)]
@@ -290,13 +280,12 @@ class StorageIO:
             for at, result in zip(failed, again, strict=True):
                 results[at] = result
         good = sum(isinstance(result, Done) for result in results)
-        self._guard.add(pages_written=good, bytes_written=good * stride)
+        self._guard.add(pages_written=good, bytes_written=good * self._bytes[group])
         return results
 
     def _write_once(self, group: int, keys: Sequence[PageKey], ids: Ids) -> list[PageResult]:
-        views = self._arena.views(group, ids)
         self._guard.add(writes=1)
-        results = self._guard.call(lambda: self._storage.write(keys, views), len(keys), reading=False)
+        results = self._guard.call(lambda: self._pages.write(group, keys, ids), len(keys), reading=False)
         return [Failed("storage says missing of a write") if isinstance(one, Missing) else one for one in results]
 
 
