@@ -42,21 +42,26 @@ class Case:
     count: int = 4
     layer: int | None = None
     seed: int = 0
+    parts: int = 1
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self.device = self.random.permutation(self.pages)[: self.count].astype(np.int32)
         self.host = self.random.permutation(self.slots)[: self.count].astype(np.int32)
 
+    @property
+    def apart(self):
+        return self.shape.page_bytes // self.parts + self.slack
+
     def build(self):
-        stride = self.shape.page_bytes + self.slack
+        stride = self.apart * self.parts
         memory = memoryview(mmap.mmap(-1, BEGIN + self.slots * stride + 64))
         memory[:] = self.random.bytes(len(memory))
         pool = PagePool(self.shape, self.pages, DEVICE)
         for side in pool.sides:
             noise = torch.frombuffer(bytearray(self.random.bytes(side.nbytes)), dtype=torch.uint8)
             side.copy_(noise.view(self.shape.dtype).view(side.shape))
-        host = HostPages(memory, BEGIN, stride, self.slots, self.shape)
+        host = HostPages(memory, BEGIN, stride, self.slots, self.shape, self.parts, self.apart)
         if GPU:
             host.pin()
         return pool, host, memory
@@ -64,17 +69,19 @@ class Case:
     def expected(self, way, pool, memory):
         """Bytes of the arena and of the pool's sides after the copy, byte by byte."""
         arena, sides = np.frombuffer(memory, np.uint8).copy(), [octets(side) for side in pool.sides]
-        stride = self.shape.page_bytes + self.slack
         for layer in range(self.shape.layers) if self.layer is None else [self.layer]:
             for page, slot in zip(self.device, self.host, strict=True):
-                at = BEGIN + slot * stride + layer * self.shape.page_bytes // self.shape.layers
-                for side in sides:
-                    piece = side[layer, page]
-                    if way is Way.LOAD:
-                        piece[:] = arena[at : at + len(piece)]
-                    else:
-                        arena[at : at + len(piece)] = piece
-                    at += len(piece)
+                for part in range(self.parts):
+                    at = BEGIN + (slot * self.parts + part) * self.apart
+                    at += layer * self.shape.page_bytes // self.shape.layers // self.parts
+                    for side in sides:
+                        tokens = side[layer, page].reshape(self.shape.page_size, self.parts, -1)[:, part]
+                        own = arena[at : at + tokens.size].reshape(tokens.shape)
+                        if way is Way.LOAD:
+                            tokens[:] = own
+                        else:
+                            own[:] = tokens
+                        at += tokens.size
         return arena, sides
 
     def check(self, method, way, **options):
@@ -127,6 +134,32 @@ def test_every_byte_goes_to_its_place_and_no_other_is_touched(method, way, shape
     )
 
 
+PARTED = {
+    "grouped queries": PageShape(3, 16, 8, 8, torch.bfloat16),
+    "page 1": PageShape(4, 1, 8, 16, torch.bfloat16),
+    "another dim of V": PageShape(3, 4, 16, 24, torch.float16, 8),
+    "no V": PageShape(2, 8, 8, 72, torch.bfloat16, 0),
+    "parts not of 16 bytes": PageShape(2, 3, 8, 2, torch.float16),
+}
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("shape", PARTED.values(), ids=PARTED.keys())
+@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_go_to_the_part_that_is_theirs(method, way, shape, parts, layer):
+    """Also on a GPU: all methods, against a plain loop over bytes."""
+    mover = Case(shape, slack=64, layer=layer, parts=parts).check(method, way)
+    odd = shape.head_dim == 2 and parts > 2
+    assert (mover.method == "torch") is (odd or method == "torch" or method + DEVICE == "autocpu")
+
+
+def test_heads_that_do_not_make_equal_parts_are_refused():
+    with pytest.raises(ValueError, match="3 heads do not make 2 equal parts"):
+        Case(SHAPES["another dim of V"], parts=2).build()
+
+
 @st.composite
 def cases(draw):
     dims = st.integers(1, 5).map(lambda n: 8 * n)
@@ -137,7 +170,8 @@ def cases(draw):
     pages, slots = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     count = draw(st.integers(0, min(pages, slots)))
     layer = draw(st.one_of(st.none(), st.integers(0, layers - 1)))
-    return Case(shape, 16 * draw(st.integers(0, 3)), pages, slots, count, layer, draw(st.integers(0, 99)))
+    parts = draw(st.sampled_from([n for n in (1, 2, 3) if shape.kv_heads % n == 0]))
+    return Case(shape, 16 * draw(st.integers(0, 3)), pages, slots, count, layer, draw(st.integers(0, 99)), parts)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -156,7 +190,7 @@ def test_many_tiles_a_program(monkeypatch, way, blocks, shape):
     """A tile ends within a piece, and holds several pages; programs take several tiles and end apart."""
     monkeypatch.setattr(triton_pages, "WARPS", 1)
     monkeypatch.setattr(triton_pages, "UNROLL", 1)
-    Case(shape, slack=32, pages=23, slots=29, count=19).check("triton", way, blocks=blocks)
+    Case(shape, slack=32, pages=23, slots=29, count=19, parts=shape.kv_heads).check("triton", way, blocks=blocks)
 
 
 def perform(copies: Copies) -> None:
@@ -167,9 +201,11 @@ def perform(copies: Copies) -> None:
 @pytest.mark.skipif(GPU, reason="addresses of the host")
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("way", Way)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_the_pieces_of_a_copy_engine(shape, way, layer):
-    case = Case(shape, slack=32, layer=layer)
+@pytest.mark.parametrize(
+    ("shape", "parts"), [*((shape, 1) for shape in SHAPES.values()), *((shape, 4) for shape in PARTED.values())]
+)
+def test_the_pieces_of_a_copy_engine(shape, parts, way, layer):
+    case = Case(shape, slack=32, layer=layer, parts=parts)
     pool, host, memory = case.build()
     arena, sides = case.expected(way, pool, memory)
     first, layers = (0, shape.layers) if layer is None else (layer, 1)
@@ -200,6 +236,21 @@ def test_the_runs_of_a_copy_engine(slack, first, layers, copies):
     assert all(memory[BEGIN + s * stride + begin :][: len(part)] == before[BEGIN + s * stride + begin :][: len(part)]
                for s, part in zip(slots, want, strict=True))  # fmt: skip
     assert sum(np.frombuffer(memory, np.uint8) != 0) <= 4 * layers * at.layer_bytes
+
+
+@pytest.mark.skipif(GPU, reason="addresses of the host")
+@pytest.mark.parametrize(("slack", "copies"), [(32, 16), (0, 2)])
+def test_the_runs_of_parts(slack, copies):
+    """A copy each, in the order of staging; side by side they cross in one."""
+    case = Case(PARTED["grouped queries"], slack, parts=4)
+    pool, host, memory = case.build()
+    at, slots = layout(pool, host), np.array([1, 2, 3, 5], np.int32)
+    staging = np.zeros(4 * 3 * at.layer_bytes, np.uint8)
+    asked = runs(Way.LOAD, at, 0, 3, slots, staging.ctypes.data)
+    assert len(asked.sizes) == copies
+    perform(asked)
+    begins = [BEGIN + (slot * 4 + part) * case.apart for slot in slots for part in range(4)]
+    assert staging.tobytes() == b"".join(memory[begin:][: 3 * at.part_bytes] for begin in begins)
 
 
 def test_neighbours_on_one_side_only_are_not_merged():

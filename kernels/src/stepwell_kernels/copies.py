@@ -10,32 +10,40 @@ from stepwell_kernels.pool import PagePool, PageShape
 
 
 class HostPages:
-    """The slots of one group in the host arena: each holds, layer by layer, K and then V of a page.
+    """The slots of one group in the host arena; each part of one holds, layer by layer, K and then V of its heads.
 
-    `sides` are all K and all V, [slots, layers, page_size, kv_heads, dim] each; they share the arena's memory. `stride`
-    is the distance between slots in bytes, a multiple of the item size; what lies between a page's payload and the next
-    slot is never touched.
+    `sides` are all K and all V, [slots, layers, page_size, parts, heads of a part, dim] each; they share the arena's
+    memory. `stride` is the distance between slots and `apart` that between parts, in bytes and multiples of the item
+    size; what lies between the payload of a part and the next is never touched.
     """
 
-    def __init__(self, memory: memoryview, offset: int, stride: int, slots: int, shape: PageShape) -> None:
-        item = shape.dtype.itemsize
-        if offset % item or stride % item:
-            raise ValueError(f"slots at {offset} + n * {stride} bytes do not align with items of {item} bytes")
+    def __init__(
+        self, memory: memoryview, offset: int, stride: int, slots: int, shape: PageShape, parts: int = 1, apart: int = 0
+    ) -> None:
+        item, heads = shape.dtype.itemsize, shape.kv_heads // parts
+        if shape.kv_heads % parts:
+            raise ValueError(f"{shape.kv_heads} heads do not make {parts} equal parts")
+        if offset % item or stride % item or apart % item:
+            raise ValueError(
+                f"slots at {offset} + n * {stride} bytes, parts of them at n * {apart}, do not align with items of "
+                f"{item} bytes"
+            )
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         flat = self._bytes[: len(memory) // item * item].view(shape.dtype)
-        layer = shape.page_size * shape.kv_heads * sum(shape.dims)
-        starts = (offset // item, offset // item + shape.page_size * shape.kv_heads * shape.head_dim)[: len(shape.dims)]
+        layer = shape.page_size * heads * sum(shape.dims)
+        starts = (offset // item, offset // item + shape.page_size * heads * shape.head_dim)[: len(shape.dims)]
         self.sides = [
             torch.as_strided(
                 flat,
-                (slots, shape.layers, shape.page_size, shape.kv_heads, dim),
-                (stride // item, layer, shape.kv_heads * dim, dim, 1),
+                (slots, shape.layers, shape.page_size, parts, heads, dim),
+                (stride // item, layer, heads * dim, apart // item, dim, 1),
                 start,
             )
             for dim, start in zip(shape.dims, starts, strict=True)
         ]
         self.shape = shape
         self.slots = slots
+        self.parts, self.apart = parts, apart
         self._pinned = False
 
     def pin(self) -> None:
@@ -60,7 +68,8 @@ def _cudart() -> Any:
 def load_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
     """Copy one layer of host pages to device pages. Ids are int64, `host_ids` on CPU, `device_ids` on the device."""
     for mine, theirs in zip(pool.sides, host.sides, strict=True):
-        mine[layer].index_copy_(0, device_ids, theirs[:, layer].index_select(0, host_ids).to(mine.device))
+        pages = theirs[:, layer].index_select(0, host_ids).flatten(2, 3)
+        mine[layer].index_copy_(0, device_ids, pages.to(mine.device))
 
 
 def load(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
@@ -72,7 +81,8 @@ def load(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: to
 def save_layer(pool: PagePool, host: HostPages, layer: int, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:
     """Copy one layer of device pages to host pages. Ids as for `load_layer`."""
     for mine, theirs in zip(pool.sides, host.sides, strict=True):
-        theirs[:, layer].index_copy_(0, host_ids, mine[layer].index_select(0, device_ids).to("cpu"))
+        pages = mine[layer].index_select(0, device_ids).to("cpu")
+        theirs[:, layer].index_copy_(0, host_ids, pages.unflatten(2, (host.parts, -1)))
 
 
 def save(pool: PagePool, host: HostPages, device_ids: torch.Tensor, host_ids: torch.Tensor) -> None:

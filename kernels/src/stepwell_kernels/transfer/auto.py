@@ -16,7 +16,7 @@ class AutoMover(Mover):
     def __init__(self, pool: PagePool, host: HostPages, kernel: Mover, engine: Mover) -> None:
         super().__init__(pool, host)
         self._kernel, self._engine = kernel, engine
-        self._layer_bytes = pool.shape.page_bytes // pool.shape.layers
+        self._layer_bytes = pool.shape.page_bytes // pool.shape.layers // host.parts
 
     def move(self, way: Way, first: int, layers: int, pairs: Pairs) -> None:
         self.chosen(way, layers).move(way, first, layers, pairs)

@@ -26,12 +26,14 @@ class PageKernel:
     def __init__(self, device: torch.device, cache: Path) -> None:
         source = files("stepwell_kernels.transfer").joinpath("pages.cu").read_text()
         library = Library(compiled(source, architecture(device), cache), device)
-        self._kernels = {Way.LOAD: library.kernel("load"), Way.SAVE: library.kernel("save")}
+        names = {(Way.LOAD, False): "load", (Way.SAVE, False): "save"}
+        names |= {(Way.LOAD, True): "load_parts", (Way.SAVE, True): "save_parts"}
+        self._kernels = {which: library.kernel(name) for which, name in names.items()}
 
     def enqueue(self, way: Way, told: Plan, blocks: int, stream: int) -> None:
         """On at most so many blocks; the plan may change afterwards."""
         tiles = -(-told.pages * told.run.value // (THREADS * UNROLL))
-        self._kernels[way].launch(min(blocks, tiles), THREADS, told, stream)
+        self._kernels[way, told.parts > 1].launch(min(blocks, tiles), THREADS, told, stream)
 
 
 class CudaMover(Mover):

@@ -3,7 +3,7 @@
 A page's layers lie side by side in the arena, so they cross the link as one copy to or from a staging buffer in device
 memory. A kernel that takes all of the device for some microseconds brings the pieces into place:
 
-    arena     | slot 7: layer 0 K V, layer 1 K V, ... |          one copy a page
+    arena     | slot 7: layer 0 K V, layer 1 K V, ... |          one copy a page, or a part of it
     staging   | page | page | page | page |                      parts are filled while others are emptied
     pool      K: layer 0 [page 3], layer 1 [page 3], ...  V: ...
 """
@@ -111,5 +111,5 @@ class EngineMover(Mover):
 
     def _into_place(self, first: int, layers: int, pairs: Pairs) -> Plan:
         """Between the pool and staging, which is as an arena whose slots hold these layers only, one after another."""
-        staged = replace(self._layout, slot=layers * self._layout.layer_bytes)
+        staged = replace(self._layout, slot=layers * self._layout.layer_bytes, apart=layers * self._layout.part_bytes)
         return plan(staged, first, layers, len(pairs), pairs.uploaded.data_ptr(), 0)

@@ -1,6 +1,7 @@
 """Where the pieces of pages lie: addresses and distances in bytes of a pool and of an arena's slots.
 
-A piece is what is contiguous on both sides: one side (K or V) of one layer of one page.
+A piece is what is contiguous on both sides: one side (K or V) of one layer of one page; where slots have several parts,
+of one token and one part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Side:
     layer: int
     """From layer to layer."""
     piece: int
-    """Bytes of one, which is also the way from page to page."""
+    """Bytes of a page, which is also the way from page to page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,33 @@ class Layout:
     slot: int
     """From slot to slot."""
     layers: int
+    tokens: int = 1
+    """Of a page."""
+    parts: int = 1
+    """Of a slot, with an equal share of each token."""
+    apart: int = 0
+    """From part to part."""
 
     @property
     def layer_bytes(self) -> int:
-        """All pieces of a layer, which lie side by side in a slot."""
+        """Both sides of a layer of a page."""
         return sum(side.piece for side in self.sides)
+
+    @property
+    def part_bytes(self) -> int:
+        """As much of them as lies side by side in a slot."""
+        return self.layer_bytes // self.parts
+
+    def row(self, side: Side) -> int:
+        """Bytes of one token in a part."""
+        return side.piece // (self.tokens * self.parts)
 
     @property
     def in_units(self) -> bool:
         """Whether all that is copied begins and ends at whole units."""
         places = [number for side in self.sides for number in (side.address, side.layer, side.piece)]
-        return not any(number % UNIT for number in (*places, self.host, self.slot))
+        rows = [self.row(side) for side in self.sides] if self.parts > 1 else []
+        return not any(number % UNIT for number in (*places, *rows, self.host, self.slot, self.apart))
 
 
 def layout(pool: PagePool, host: HostPages) -> Layout:
@@ -54,4 +71,12 @@ def layout(pool: PagePool, host: HostPages) -> Layout:
         raise ValueError(f"a pool of {pool.shape} does not go with slots of {host.shape}")
     item = pool.shape.dtype.itemsize
     sides = tuple(Side(side.data_ptr(), side.stride(0) * item, side.stride(1) * item) for side in pool.sides)
-    return Layout(sides, host.sides[0].data_ptr(), host.sides[0].stride(0) * item, pool.shape.layers)
+    return Layout(
+        sides,
+        host.sides[0].data_ptr(),
+        host.sides[0].stride(0) * item,
+        pool.shape.layers,
+        pool.shape.page_size,
+        host.parts,
+        host.apart,
+    )

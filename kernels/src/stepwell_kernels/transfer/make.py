@@ -68,7 +68,8 @@ def _unfit(at: Layout, group: Group) -> str | None:
     """Why only torch copies these pages."""
     pool, host = group
     if not at.in_units:
-        return f"pieces of {[side.piece for side in at.sides]} bytes, or their places, are no multiples of {UNIT}"
+        sizes = [side.piece if at.parts == 1 else at.row(side) for side in at.sides]
+        return f"pieces of {sizes} bytes, or their places, are no multiples of {UNIT}"
     pinned = pool.sides[0].device.type != "cuda" or host.sides[0].is_pinned()
     return None if pinned else "the arena is not pinned"
 

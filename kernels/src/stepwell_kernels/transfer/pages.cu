@@ -7,6 +7,12 @@
 //     | layer 0: K...K V...V | layer 1: ... | | layer 0: ...
 //       ^ keys      ^ both                    ^ run
 //
+// Where slots have several parts, each with its share of every token, a page is all of its part 0, then its part 1:
+//
+//     page 0                                                      | part 1: ...
+//     | part 0: | layer 0: token 0 K, token 1 K ... V | layer 1: ...
+//                          ^ row                                  ^ part
+//
 // A warp takes tiles of UNROLL * 32 units. The link's latency is some microseconds, so a thread has UNROLL loads in
 // flight before its first store, and reads the ids of its next tile while it waits for them.
 
@@ -27,9 +33,13 @@ struct Plan {
     const int* device_ids;
     const int* host_ids;  // null: page i is in slot i
     u32 pages;
-    u32 keys;       // units of a layer's K
-    Divisor both;   // units of a layer's K and V
+    u32 keys;       // units of a layer's K in a part
+    Divisor both;   // units of a layer's K and V in a part
     Divisor run;    // units of a page
+    Divisor part;   // units of a part
+    Divisor row[2]; // units of a token's K and of its V in a part
+    u64 apart;      // bytes from part to part in a slot
+    u32 parts;
 };
 
 __device__ __forceinline__ u32 quotient(u32 number, Divisor by) {
@@ -51,16 +61,30 @@ __device__ __forceinline__ void write(u64 address, uint4 value) {
                  : "memory");
 }
 
+template <bool PARTS>
 __device__ __forceinline__ u64 in_host(const Plan& plan, int slot, u32 unit) {
+    if (PARTS) {
+        const u32 part = quotient(unit, plan.part);
+        return plan.host + slot * plan.slot + part * plan.apart + (unit - part * plan.part.value) * 16ull;
+    }
     return plan.host + slot * plan.slot + unit * 16ull;
 }
 
+template <bool PARTS>
 __device__ __forceinline__ u64 in_device(const Plan& plan, int page, u32 unit) {
+    const u32 part = PARTS ? quotient(unit, plan.part) : 0;
+    if (PARTS) unit -= part * plan.part.value;
     const u32 layer = quotient(unit, plan.both);
     const u32 rest = unit - layer * plan.both.value;
     const bool value = rest >= plan.keys;
     const u64 base = (value ? plan.side[1] : plan.side[0]) + layer * (value ? plan.layer[1] : plan.layer[0]);
-    return base + page * (value ? plan.page[1] : plan.page[0]) + (value ? rest - plan.keys : rest) * 16ull;
+    u32 of_side = value ? rest - plan.keys : rest;
+    if (PARTS) {
+        const Divisor row = value ? plan.row[1] : plan.row[0];
+        const u32 token = quotient(of_side, row);
+        of_side += (token * (plan.parts - 1) + part) * row.value;
+    }
+    return base + page * (value ? plan.page[1] : plan.page[0]) + of_side * 16ull;
 }
 
 // What a thread moves of one tile: units and the pages that they are of; -1 past the end.
@@ -83,7 +107,7 @@ struct Tile {
     }
 };
 
-template <bool LOAD, int UNROLL>
+template <bool LOAD, bool PARTS, int UNROLL>
 __device__ __forceinline__ void move(const Plan& plan) {
     const u32 warps = gridDim.x * (blockDim.x / 32);
     const u32 warp = (threadIdx.x / 32) * gridDim.x + blockIdx.x;
@@ -98,7 +122,7 @@ __device__ __forceinline__ void move(const Plan& plan) {
 #pragma unroll
         for (int i = 0; i < UNROLL; i++)
             if (tile.page[i] >= 0)
-                data[i] = read(LOAD ? in_host(plan, tile.slot[i], tile.unit[i]) : in_device(plan, tile.page[i], tile.unit[i]));
+                data[i] = read(LOAD ? in_host<PARTS>(plan, tile.slot[i], tile.unit[i]) : in_device<PARTS>(plan, tile.page[i], tile.unit[i]));
         index += step_pages;
         unit += step_units;
         if (unit >= plan.run.value) {
@@ -110,11 +134,15 @@ __device__ __forceinline__ void move(const Plan& plan) {
 #pragma unroll
         for (int i = 0; i < UNROLL; i++)
             if (tile.page[i] >= 0)
-                write(LOAD ? in_device(plan, tile.page[i], tile.unit[i]) : in_host(plan, tile.slot[i], tile.unit[i]), data[i]);
+                write(LOAD ? in_device<PARTS>(plan, tile.page[i], tile.unit[i]) : in_host<PARTS>(plan, tile.slot[i], tile.unit[i]), data[i]);
         tile = next;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) load(const __grid_constant__ Plan plan) { move<true, 8>(plan); }
+extern "C" __global__ void __launch_bounds__(512, 1) load(const __grid_constant__ Plan plan) { move<true, false, 8>(plan); }
 
-extern "C" __global__ void __launch_bounds__(512, 1) save(const __grid_constant__ Plan plan) { move<false, 8>(plan); }
+extern "C" __global__ void __launch_bounds__(512, 1) save(const __grid_constant__ Plan plan) { move<false, false, 8>(plan); }
+
+extern "C" __global__ void __launch_bounds__(512, 1) load_parts(const __grid_constant__ Plan plan) { move<true, true, 8>(plan); }
+
+extern "C" __global__ void __launch_bounds__(512, 1) save_parts(const __grid_constant__ Plan plan) { move<false, true, 8>(plan); }

@@ -30,6 +30,10 @@ class Plan(ctypes.Structure):
         ("keys", ctypes.c_uint32),
         ("both", Divisor),
         ("run", Divisor),
+        ("part", Divisor),
+        ("row", Divisor * 2),
+        ("apart", ctypes.c_uint64),
+        ("parts", ctypes.c_uint32),
     ]
 
 
@@ -47,12 +51,16 @@ def plan(layout: Layout, first: int, layers: int, pages: int, device_ids: int, h
         side=_LONGS(*(side.address + first * side.layer for side in both)),
         layer=_LONGS(*(side.layer for side in both)),
         page=_LONGS(*(side.piece for side in both)),
-        host=layout.host + first * layout.layer_bytes,
+        host=layout.host + first * layout.part_bytes,
         slot=layout.slot,
         device_ids=device_ids,
         host_ids=host_ids,
         pages=pages,
-        keys=sides[0].piece // UNIT,
-        both=divisor(layout.layer_bytes // UNIT),
+        keys=sides[0].piece // layout.parts // UNIT,
+        both=divisor(layout.part_bytes // UNIT),
         run=divisor(layers * layout.layer_bytes // UNIT),
+        part=divisor(layers * layout.part_bytes // UNIT),
+        row=(Divisor * 2)(*(divisor(max(1, layout.row(side) // UNIT)) for side in both)),
+        apart=layout.apart,
+        parts=layout.parts,
     )

@@ -64,7 +64,7 @@ def _write(address, live, a, b, c, d, ASM: tl.constexpr):  # noqa: N803
         tl.store(pointer + 3, d, mask=live)
 
 
-_NUMBERS = ("keys", "values", "keys_layer", "values_layer", "host", "slot", "pages")
+_NUMBERS = ("keys", "values", "keys_layer", "values_layer", "host", "slot", "apart", "pages")
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -75,16 +75,22 @@ def move_pages(
     values_layer,
     host,
     slot,
+    apart,
     ids,
     pages,
     key_units: tl.constexpr,
     layer_units: tl.constexpr,
     run_units: tl.constexpr,
+    key_row: tl.constexpr,
+    value_row: tl.constexpr,
+    PARTS: tl.constexpr,  # noqa: N803
     LOAD: tl.constexpr,  # noqa: N803
     TILE: tl.constexpr,  # noqa: N803
     ASM: tl.constexpr,  # noqa: N803
 ):
     """Addresses and distances are in bytes, `*_units` in 16 of them; `ids` are device pages and then slots.
+
+    `key_units` and `layer_units` are of a part, `run_units` of all parts of a page, `*_row` of a token in a part.
 
     The units are known at compile time, as a thread divides by them for each one that it copies.
     """
@@ -101,14 +107,21 @@ def move_pages(
     place = tl.load(ids + pages + index, mask=live, other=0).to(tl.int64)
     while begin < total:
         unit = spot % run_units
-        layer = unit // layer_units
-        rest = unit % layer_units
+        part = unit // (run_units // PARTS)
+        of_part = unit % (run_units // PARTS) if PARTS > 1 else unit
+        layer = of_part // layer_units
+        rest = of_part % layer_units
         is_key = rest < key_units
         of_side = tl.where(is_key, rest, rest - key_units)
-        piece_units = tl.where(is_key, key_units, layer_units - key_units)
+        piece_units = tl.where(is_key, key_units, layer_units - key_units) * PARTS
+        if PARTS > 1:
+            row = tl.where(is_key, key_row, value_row)
+            of_side += (of_side // row * (PARTS - 1) + part) * row
         base = tl.where(is_key, keys + layer * keys_layer.to(tl.int64), values + layer * values_layer.to(tl.int64))
         mine = base + (page * piece_units + of_side) * 16
-        theirs = host + place * slot + unit.to(tl.int64) * 16
+        theirs = host + place * slot + of_part.to(tl.int64) * 16
+        if PARTS > 1:
+            theirs += part.to(tl.int64) * apart.to(tl.int64)
         if LOAD:
             a, b, c, d = _read(theirs, live, ASM)
         else:
@@ -154,13 +167,17 @@ class TritonMover(Mover):
                 values.address + first * values.layer,
                 keys.layer,
                 values.layer,
-                self._layout.host + first * self._layout.layer_bytes,
+                self._layout.host + first * self._layout.part_bytes,
                 self._layout.slot,
+                self._layout.apart,
                 pairs.uploaded,
                 len(pairs),
-                keys.piece // UNIT,
-                self._layout.layer_bytes // UNIT,
+                keys.piece // self._layout.parts // UNIT,
+                self._layout.part_bytes // UNIT,
                 run,
+                max(1, self._layout.row(keys) // UNIT),
+                max(1, self._layout.row(values) // UNIT),
+                PARTS=self._layout.parts,
                 LOAD=way is Way.LOAD,
                 TILE=tile,
                 ASM=self._on_gpu,

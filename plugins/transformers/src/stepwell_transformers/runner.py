@@ -116,8 +116,10 @@ class TransformersRunner(Runner):
     def pin(self, arena: ArenaView) -> None:
         places = [arena.slots(group) for group in range(len(self.groups))]
         ends = [*(offset for offset, _, _ in places[1:]), arena.nbytes]
-        for shape, (offset, stride, _), end in zip(self._shapes, places, ends, strict=True):
-            self._hosts.append(HostPages(arena.memory, offset, stride, (end - offset) // stride, shape))
+        for group, (shape, (offset, stride, payload), end) in enumerate(zip(self._shapes, places, ends, strict=True)):
+            parts, apart = arena.parts(group)
+            slots = (end - offset - (parts - 1) * apart - payload) // stride + 1
+            self._hosts.append(HostPages(arena.memory, offset, stride, slots, shape, parts, apart))
         if self._model.device.type == "cuda":
             self._register(arena)
         with current(self._model.device):

@@ -105,7 +105,7 @@ class Scene:
 
     def _equal(self, page: int, slot: int) -> bool:
         return all(
-            torch.equal(octets(mine[:, page]).cpu(), octets(theirs[slot].contiguous()))
+            torch.equal(octets(mine[:, page]).cpu(), octets(theirs[slot].flatten(2, 3)))
             for mine, theirs in zip(self.pool.sides, self.host.sides, strict=True)
         )
 
