@@ -59,7 +59,7 @@ class PagedModel:
             self.model: Any = source.load(device)
         else:
             self.model, self.spread = source.load_part(
-                device, group, partial(_planned, shape, group.size, name), report
+                device, group, partial(plan_or_refuse, shape, group.size, name), report
             )
             shape = shape.of_rank(group.size, self.spread.whole)
         self.group = group
@@ -121,7 +121,7 @@ class PagedModel:
             self.model.set_attn_implementation(paged.NAME)
 
 
-def _planned(shape: Geometry, size: int, name: str, model: Any) -> Plan:
+def plan_or_refuse(shape: Geometry, size: int, name: str, model: Any) -> Plan:
     """What of a model `size` ranks have apart. ConfigError where that is nothing that matters."""
     found = plan(model, size, shape.shape.layers, [group.layers for group in shape.shape.groups()])
     if not found.cuts_layers:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config
 
+from stepwell import ConfigError
 from stepwell_kernels.collective import Group, thread_groups
 from stepwell_transformers.geometry import Geometry, geometry
-from stepwell_transformers.spread import Plan, install, plan
+from stepwell_transformers.model import plan_or_refuse
+from stepwell_transformers.spread import Cut, Plan, install, plan
+from stepwell_transformers.spread.checkpoint import Checkpoint, skeleton
 
 TOKENS = torch.arange(24)[None] * 37 % 300
 EVEN = (
@@ -62,3 +65,89 @@ def test_ranks_answer_what_the_whole_model_answers(kind: str, tiny: Callable[[st
     assert (got[0] - want).abs().max() <= 1e-4 * want.abs().max()
     assert bool(found.whole) == (kind not in EVEN)
     assert found.cuts_layers
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("llama", "2 KV heads"), ("mimo", "2 KV heads"), ("qwen3-moe", "2 KV heads")]
+)
+def test_what_does_not_come_out_even_stays_whole(kind: str, why: str, tiny: Callable[[str], Path]) -> None:
+    """Four ranks: KV heads of some layers are too few, and 300 tokens of a vocabulary are 75 each."""
+    model = whole_model(tiny(kind))
+    with torch.inference_mode():
+        want = model(input_ids=TOKENS, use_cache=False).logits
+    found, shape = planned(model, 4)
+    got = answers(cut(model, found, thread_groups(4)))
+    assert all(torch.equal(got[0], other) for other in got[1:])
+    assert (got[0] - want).abs().max() <= 1e-4 * want.abs().max()
+    assert any(why in line for line in found.lines())
+    kept = {group.name: (group.heads, group.ranks) for group in shape.of_rank(4, found.whole).groups(4)}
+    assert kept == {"full": (2, 1), "swa": (1, 4)} if kind == "mimo" else {"full": (2, 1)}
+    assert sum(part.numel() for part in cut(model, found, thread_groups(4))[0].parameters()) < sum(
+        part.numel() for part in model.parameters()
+    )
+
+
+def test_a_vocabulary_that_does_not_come_out_even_is_padded(tiny: Callable[[str], Path]) -> None:
+    """Three ranks cut 300 tokens evenly, and seven do not; nothing else of this model comes out even then."""
+    model = whole_model(tiny("gemma3"))
+    with torch.inference_mode():
+        want = model(input_ids=TOKENS, use_cache=False).logits
+    found, _ = planned(model, 7)
+    assert not found.cuts_layers
+    parts = cut(model, found, thread_groups(7))
+    got = answers(parts)
+    assert parts[0].lm_head.weight is parts[0].model.embed_tokens.weight
+    assert parts[0].lm_head.weight.shape == (43, 64)
+    assert got[0].shape == want.shape
+    assert all(torch.equal(one, got[0]) for one in got)
+    assert (got[0] - want).abs().max() <= 1e-4 * want.abs().max()
+
+
+def test_a_model_without_a_plan_is_refused_in_a_sentence() -> None:
+    config = GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=60, n_positions=64)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ConfigError, match=r"no layer of small can be split over 2 ranks \(.+\): set ranks.tp = 1"):
+        plan_or_refuse(geometry(config, "small"), 2, "small", model)
+
+
+@pytest.mark.parametrize(
+    ("cut", "want"),
+    [
+        (Cut(0), [[4, 5], [6, 7]]),
+        (Cut(1), [[1], [3], [5], [7]]),
+        (Cut(0, pieces=2), [[2, 3], [6, 7]]),
+        (Cut(0, once=True), [[0, 0], [0, 0], [0, 0], [0, 0]]),
+    ],
+)
+def test_the_second_of_two_ranks_has_its_part(cut: Cut, want: list[list[int]]) -> None:
+    whole = torch.arange(8).view(4, 2)
+    assert cut.part(whole, whole.shape, 1, 2).tolist() == want
+    assert cut.length(whole.shape, 2) == len(want) or cut.dim == 1
+
+
+def test_a_part_beyond_the_end_is_padding() -> None:
+    whole = torch.arange(1, 6)[:, None]
+    assert [Cut(0, padded=True).part(whole, whole.shape, rank, 4).flatten().tolist() for rank in range(4)] == [
+        [1, 2],
+        [3, 4],
+        [5, 0],
+        [0, 0],
+    ]
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3", "mixtral", "qwen3-moe", "gpt-oss", "llama4"])
+def test_a_part_read_from_a_checkpoint_is_a_part_of_the_whole(kind: str, tiny: Callable[[str], Path]) -> None:
+    model = whole_model(tiny(kind))
+    found, _ = planned(model, 2)
+    for group, want in zip(groups := thread_groups(2), cut(model, found, groups), strict=True):
+        empty = skeleton(model.config, torch.float32, "eager")
+        checkpoint = Checkpoint(tiny(kind))
+        assert checkpoint.fits(empty, torch.float32)
+        checkpoint.read_part(empty, found, group, torch.device("cpu"))
+        got = weights(empty)
+        assert got.keys() == weights(want).keys()
+        assert all(torch.equal(got[name], tensor) for name, tensor in weights(want).items())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,21 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from stepwell_kernels.collective import Group
+from stepwell_transformers.spread.cut import Readable
 from stepwell_transformers.spread.install import install
 from stepwell_transformers.spread.plan import Plan
+
+EXPERTS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+"""What checkpoints call gate, up and down of an expert."""
+OLDER = (".mlp.", ".block_sparse_moe.")
+"""What a module is called now, and in checkpoints of Mixtral."""
 
 
 def skeleton(config: Any, dtype: torch.dtype | None, attention: str) -> Any:
     """A model whose weights are on no device; what it computes from its config is there."""
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype or config.dtype, attn_implementation=attention)
+    model.tie_weights()
     return model.requires_grad_(False)
 
 
@@ -29,44 +38,79 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, Path] = {}
+        self._open: dict[Path, Any] = {}
         for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, "pt") as file:
-                self._files |= dict.fromkeys(file.keys(), path)
+            self._open[path] = safe_open(path, "pt")
+            self._files |= dict.fromkeys(self._open[path].keys(), path)
 
     def fits(self, model: Any, dtype: torch.dtype | None) -> bool:
-        """Whether all that a model wants is there under its name and in its shape, to be loaded as one dtype."""
+        """Whether all that a model wants is there, by its name or expert by expert, to be loaded as one dtype."""
         if dtype is None or (dtype != torch.float32 and getattr(model, "_keep_in_fp32_modules_strict", None)):
             return False
-        return all(self._named(names, tensor.shape) for names, tensor in _wanted(model))
+        return all(self._find(names, tuple(tensor.shape)) is not None for names, tensor in _wanted(model))
 
     def read_part(self, model: Any, plan: Plan, group: Group, device: torch.device) -> None:
         """Cut a model that has no weights yet, and read what is left of it."""
-        whole = {id(tensor): tuple(tensor.shape) for _, tensor in _wanted(model)}
-        shapes = {name: whole[id(tensor)] for name, tensor in _tensors(model)}
+        shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(model)}
         install(model, plan, group)
         for names, tensor in _wanted(model):
-            name = self._named(names, shapes[names[0]])
-            assert name is not None
-            with safe_open(self._files[name], "pt") as file:
-                part = file.get_slice(name)
-                cut = next((plan.cuts[one] for one in names if one in plan.cuts), None)
-                if cut is None:
-                    found = file.get_tensor(name)
-                else:
-                    found = cut.part(part, shapes[names[0]], group.rank, group.size)
-            _give(model, names, found.to(device, tensor.dtype))
+            shape = shapes[names[0]]
+            found = self._find(names, shape)
+            assert found is not None
+            cut = next((plan.cuts[name] for name in names if name in plan.cuts), None)
+            all_of_it = (slice(None),) * len(shape)
+            part = found[all_of_it] if cut is None else cut.part(found, shape, group.rank, group.size)
+            _give(model, names, part.to(device, tensor.dtype))
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 module._buffers[name] = None if buffer is None else buffer.to(device)
 
-    def _named(self, names: list[str], shape: Any) -> str | None:
-        """The name, of several, under which a tensor of this shape is there."""
-        for name in names:
-            if name in self._files:
-                with safe_open(self._files[name], "pt") as file:
-                    if tuple(file.get_slice(name).get_shape()) == tuple(shape):
-                        return name
+    def _find(self, names: list[str], shape: tuple[int, ...]) -> Readable | None:
+        """What a tensor that goes by these names is read from."""
+        for name in [*names, *(name.replace(*OLDER) for name in names)]:
+            if (found := self._tensor(name, shape) or self._experts(name, shape)) is not None:
+                return found
         return None
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Readable | None:
+        if name not in self._files:
+            return None
+        found = self._open[self._files[name]].get_slice(name)
+        return found if tuple(found.get_shape()) == shape else None
+
+    def _experts(self, name: str, shape: tuple[int, ...]) -> Stacked | None:
+        """A weight of all experts, of which a checkpoint has one each."""
+        owner, _, last = name.rpartition(".")
+        if last not in ("gate_up_proj", "down_proj") or len(shape) != 3:
+            return None
+        for gate, up, down in EXPERTS:
+            own = [gate, up] if last == "gate_up_proj" else [down]
+            size = (shape[1] // len(own), shape[2])
+            parts = [[self._tensor(f"{owner}.{at}.{one}.weight", size) for one in own] for at in range(shape[0])]
+            found = [[part for part in one if part is not None] for one in parts]
+            if all(len(one) == len(own) for one in found):
+                return Stacked(found, size[0])
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Weights of experts, each of which has some that lie behind each other, as one: [experts, rows, columns]."""
+
+    experts: Sequence[Sequence[Readable]]
+    rows: int
+    """Of one of them."""
+
+    def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor:
+        which, rows, columns = index
+        return torch.stack([self._of(parts, rows, columns) for parts in self.experts[which]])
+
+    def _of(self, parts: Sequence[Readable], rows: slice, columns: slice) -> torch.Tensor:
+        start, end, _ = rows.indices(len(parts) * self.rows)
+        spans = [(max(0, start - at * self.rows), min(self.rows, end - at * self.rows)) for at in range(len(parts))]
+        return torch.cat(
+            [part[slice(*span), columns] for part, span in zip(parts, spans, strict=True) if span[0] < span[1]]
+        )
 
 
 def _tensors(model: Any) -> list[tuple[str, torch.Tensor]]:
