@@ -32,6 +32,7 @@ from stepwell.engine.guard import IoLimits
 from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
 from stepwell.engine.parts import Parts, StorageInfo, sentence
+from stepwell.engine.ranks.start import device_of, judge, spread
 from stepwell.errors import ConfigError
 from stepwell.offers import Capability, provided
 from stepwell.plugins import Plan, Registry
@@ -83,7 +84,7 @@ class Assembly:
         settings, chosen = self.resolved, self.resolved.chosen
         if settings.cache.host_gib:
             demand(int(settings.cache.host_gib * 2**30), "cache.host_gib")  # before a model is loaded
-        runner = self._make("runner", Runner)
+        runner = self._runner()
         undo.callback(runner.close)
         groups = sharded(runner.groups, settings.cache.head_shards)
         pools = size(self.config, settings.cache, groups, runner.budget(), load=self._load(runner))
@@ -148,6 +149,14 @@ class Assembly:
         """Whether storage reaches the host tier's memory only by its name."""
         choice = self.resolved.chosen.get("storage")
         return choice is not None and Capability.NAMED_MEMORY in provided(choice.offer, choice.settings)
+
+    def _runner(self) -> Runner:
+        """The runner in this process, or one that stands for several ranks, each in a process of its own."""
+        ranks, choice = self.resolved.ranks, self.resolved.chosen["runner"]
+        if ranks.tp == 1:
+            return self._make("runner", Runner)
+        judge(choice, ranks)
+        return spread(choice, self._place(choice.offer.name), ranks)
 
     # --- pieces ------------------------------------------------------------------------------------------------
 
@@ -258,8 +267,10 @@ class Assembly:
         return make(choice, kind, self._place(choice.offer.name))
 
     def _place(self, name: str) -> Place:
+        ranks = self.resolved.ranks
         device = getattr(self.resolved.chosen["runner"].settings, "device", None)
-        return Place(name, device if isinstance(device, str) else "cpu", self._folder)
+        device = device if isinstance(device, str) else "cpu"
+        return Place(name, device_of(device, ranks, 0) if ranks.tp == 1 else device, self._folder)
 
     def _folder(self) -> Path:
         return self.resolved.engine.state_dir or self.config.cache_dir

@@ -201,11 +201,14 @@ class RankSettings:
     launcher: Literal["own", "external"] = "own"
     """Who starts the ranks: the engine itself, on this machine; or somebody else, such as torchrun, who sets RANK,
     WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `stepwell rank`."""
+    group: int = 0
+    """Which of the dp groups this engine is; the launcher sets it."""
 
     def __post_init__(self) -> None:
         at_least("tp", self.tp, 1)
         at_least("dp", self.dp, 1)
         at_least("first_device", self.first_device, 0)
+        at_least("group", self.group, 0)
         above_zero("timeout_s", self.timeout_s)
         above_zero("start_s", self.start_s)
 

@@ -27,7 +27,7 @@ class ModelInfo:
     eos: tuple[int, ...]
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One request's share of a step: `count` tokens from position `start`.
 
     A struct, because one is made for every request and step: a tenth of a frozen dataclass's time.

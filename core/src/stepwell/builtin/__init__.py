@@ -9,6 +9,7 @@ from stepwell.abc.codec import Codec
 from stepwell.abc.evict import EvictionPolicy
 from stepwell.abc.prefetch import PrefetchPolicy
 from stepwell.abc.retain import RetentionPolicy
+from stepwell.abc.route import RoutePolicy
 from stepwell.abc.runner import Runner
 from stepwell.abc.schedule import SchedulePolicy
 from stepwell.abc.sink import Sink
@@ -68,11 +69,24 @@ def stepwell_schedulers() -> Iterable[Offer[SchedulePolicy]]:
 
 
 @hookimpl
+def stepwell_routers() -> Iterable[Offer[RoutePolicy]]:
+    """Which of several groups serves a request."""
+    from stepwell.builtin.routers import CacheAware, CacheAwareConfig, LeastLoaded, RoundRobin, Sticky
+
+    return [
+        Offer("cache-aware", CacheAware, CacheAwareConfig),
+        Offer("least-loaded", LeastLoaded),
+        Offer("round-robin", RoundRobin),
+        Offer("sticky", Sticky),
+    ]
+
+
+@hookimpl
 def stepwell_runners() -> Iterable[Offer[Runner]]:
     """A runner without a device."""
     from stepwell.builtin.sim import SimConfig, SimRunner
 
-    return [Offer("sim", SimRunner, SimConfig)]
+    return [Offer("sim", SimRunner, SimConfig, provides=frozenset({Capability.RANKS}))]
 
 
 @hookimpl

@@ -44,6 +44,8 @@ class SimConfig:
     """History tokens of each sliding-window group."""
     token_bytes: int = 64
     """Of KV for one token, for each group; a multiple of 8 where pages are verified."""
+    heads: int = 1
+    """KV heads; each holds all of a token's hash. Ranks share them out, or hold all of them where that is uneven."""
     eos_every: int = 64
     """One sampled token in so many ends the answer; 0: none."""
     verify: bool = True
@@ -63,15 +65,16 @@ class SimConfig:
     fail_saves: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("context", "token_bytes", "chunk", "depth", "max_steps"):
+        for name in ("context", "token_bytes", "heads", "chunk", "depth", "max_steps"):
             at_least(name, getattr(self, name), 1)
         for window in self.windows:
             at_least("windows", window, 0)
         at_least("eos_every", self.eos_every, 0)
         if not 0 <= self.pace < inf:
             raise ValueError(f"pace: {self.pace} is not a number of seconds")
-        if self.verify and self.token_bytes % 8:
-            raise ValueError(f"token_bytes: {self.token_bytes} is not a multiple of 8, which verified pages need")
+        unit = 8 * self.heads
+        if self.verify and self.token_bytes % unit:
+            raise ValueError(f"token_bytes: {self.token_bytes} is not a multiple of {unit}, which verified pages need")
         if not self.full and not self.windows:
             raise ValueError("windows: a model needs a window where full is off")
         if self.vocab <= EOS:
@@ -82,9 +85,15 @@ class SimConfig:
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
         """The model's attention groups."""
-        full = (GroupSpec("full", Full(), self.token_bytes, (0,)),) if self.full else ()
+        return self.groups_of(1)
+
+    def groups_of(self, world: int) -> tuple[GroupSpec, ...]:
+        """The same as one of so many ranks has them."""
+        ranks = world if self.heads % world == 0 else 1
+        part = self.token_bytes // ranks, self.heads // ranks
+        full = (GroupSpec("full", Full(), part[0], (0,), part[1], ranks),) if self.full else ()
         return full + tuple(
-            GroupSpec(f"window{window}", Window(window), self.token_bytes, (at,))
+            GroupSpec(f"window{window}", Window(window), part[0], (at,), part[1], ranks)
             for at, window in enumerate(self.windows, len(full))
         )
 
@@ -104,7 +113,7 @@ class SimRunner(Runner):
     def __init__(self, config: SimConfig, context: Context | None = None) -> None:
         self.config = config
         self.model = config.info
-        self.groups = config.groups
+        self.groups = config.groups_of(1 if context is None else context.world)
         self.preferred_chunk = config.chunk
         self.depth = config.depth
         self.max_steps = config.max_steps
@@ -112,7 +121,7 @@ class SimRunner(Runner):
         self.limit: Callable[[], float] | None = None
         self.loads = 0
         self.saves = 0
-        self._memory = _Memory(config) if config.verify else None
+        self._memory = _Memory(config, self.groups) if config.verify else None
         self._slots: dict[int, _Slot] = {}
         self._queue: list[SimStep] = []
         self._wake: Callable[[], None] = lambda: None
@@ -273,32 +282,41 @@ class _Slot:
 class _Memory:
     """Page pools that hold one hash a token."""
 
-    def __init__(self, config: SimConfig) -> None:
-        self._config = config
-        self._seeds = [seed(config, group) for group in config.groups]
-        self._needs = [group.need for group in config.groups]
+    def __init__(self, config: SimConfig, groups: Sequence[GroupSpec]) -> None:
+        self._groups = groups
+        self._seeds = [seed(config, group) for group in groups]
+        self._needs = [group.need for group in groups]
 
     def open(self, page_size: int, pages: Sequence[int]) -> None:
         self._page = page_size
-        self._bytes = page_size * self._config.token_bytes
-        self._pools = [np.zeros((count, self._bytes), np.uint8) for count in pages]
-        words = self._config.token_bytes // 8
-        self._states: list[States] = [pool.view(np.uint64)[:, ::words] for pool in self._pools]
+        self._pools = [
+            np.zeros((count, page_size, group.token_bytes), np.uint8)
+            for count, group in zip(pages, self._groups, strict=True)
+        ]
+        self._states: list[States] = [
+            pool.view(np.uint64)[:, :, :: group.token_bytes // group.heads // 8]
+            for pool, group in zip(self._pools, self._groups, strict=True)
+        ]
 
     def pin(self, arena: ArenaView) -> None:
         memory = np.frombuffer(arena.memory, np.uint8)
         self._host: list[npt.NDArray[np.uint8]] = []
         for group in range(len(self._pools)):
             offset, stride, payload = arena.slots(group)
-            slots = (len(memory) - offset) // stride if stride else 0
-            view = np.lib.stride_tricks.as_strided(memory[offset:], (slots, payload), (stride, 1), writeable=True)
-            self._host.append(view)
+            parts, apart = arena.parts(group)
+            slots = (len(memory) - offset - (parts - 1) * apart - payload) // stride + 1 if stride else 0
+            shape, strides = (slots, parts, payload), (stride, apart, 1)
+            self._host.append(np.lib.stride_tricks.as_strided(memory[offset:], shape, strides, writeable=True))
 
     def load(self, group: int, device: int, host: int) -> None:
-        self._pools[group][device] = self._host[group][host, : self._bytes]
+        page, parts = self._pools[group][device], self._host[group][host]
+        cut = page.reshape(self._page, len(parts), -1)
+        cut[:] = parts.reshape(len(parts), self._page, -1).swapaxes(0, 1)
 
     def save(self, group: int, device: int, host: int) -> None:
-        self._host[group][host, : self._bytes] = self._pools[group][device]
+        page, parts = self._pools[group][device], self._host[group][host]
+        cut = page.reshape(self._page, len(parts), -1).swapaxes(0, 1)
+        parts.reshape(len(parts), self._page, -1)[:] = cut
 
     def write(self, tables: Sequence[Ids], start: int, tokens: Sequence[int]) -> None:
         """Continue the hashes that the pages hold at `start` over `tokens`."""
@@ -306,11 +324,11 @@ class _Memory:
         for group, (table, states) in enumerate(zip(tables, self._states, strict=True)):
             before = self._seeds[group]
             if start:
-                before = int(states[_page(table, (start - 1) // self._page), (start - 1) % self._page])
+                before = int(_alike(states[_page(table, (start - 1) // self._page), (start - 1) % self._page]))
             pages = table[positions // self._page]
             if len(pages) and pages.min() < 0:
                 raise RuntimeError(f"a row writes to no page, from position {start} on")
-            states[pages, positions % self._page] = roll(before, tokens)
+            states[pages, positions % self._page] = np.array(roll(before, tokens), np.uint64)[:, None]
 
     def read(self, tables: Sequence[Ids], length: int) -> int:
         """One hash of all that the token at `length - 1` attends to."""
@@ -322,8 +340,13 @@ class _Memory:
             if pages.min() < 0:
                 raise RuntimeError(f"a row at position {length - 1} reads a page that it does not have")
             at = first * self._page
-            total += attend(states[pages].reshape(-1)[low - at : length - at], low)
+            total += attend(_alike(states[pages]).reshape(-1)[low - at : length - at], low)
         return mix(total)
+
+
+def _alike(heads: States) -> States:
+    """The hash that all heads hold, or another one where they differ."""
+    return heads[..., 0] + (heads.max(axis=-1) - heads.min(axis=-1))  # type: ignore[no-any-return]
 
 
 def answer(config: SimConfig, prompt: bytes, sampling: Sampling) -> tuple[int, ...]:

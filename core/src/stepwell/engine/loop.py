@@ -15,11 +15,12 @@ from stepwell.abc.runner import Step
 from stepwell.engine.actions import Action, Event, Fetch, Launch, Query, SavesEnded, StopFetch, Store
 from stepwell.engine.attachment import Attachment
 from stepwell.engine.controls import Controls
-from stepwell.engine.messages import Abort, Control, Output, Pulse, Reply, Submit
+from stepwell.engine.feed import Feed
+from stepwell.engine.messages import Abort, Control, Follow, KvEvents, Output, Pulse, Reply, Submit
 from stepwell.engine.parts import Parts, open_up, release
 from stepwell.engine.sinks import Sinks
 from stepwell.engine.storage_io import StorageIO
-from stepwell.errors import PluginError
+from stepwell.errors import PluginError, StepwellError
 
 PULSE_S = 0.5
 SETTLE_S = 10.0
@@ -27,8 +28,8 @@ SETTLE_S = 10.0
 CLOSE_S = 5.0
 """How long a storage call may take to return when the engine stops."""
 
-Said = Output | Reply | Pulse
-News = Submit | Abort | Control | Event
+Said = Output | Reply | Pulse | KvEvents
+News = Submit | Abort | Control | Follow | Event
 
 
 class Loop:
@@ -55,6 +56,7 @@ class Loop:
         self._brain, self._runner = parts.brain, parts.runner
         self._attachment = Attachment(parts, self._answered, wake.set, clock)
         self._sinks = Sinks(parts.sinks, parts.on_events)
+        self._feed = Feed(parts.cache, deliver, always=bool(self._sinks))
         self._controls = Controls(parts, self._attachment, self._sinks)
 
     def turn(self) -> None:
@@ -89,6 +91,7 @@ class Loop:
         self._controls.abandon(error, self._deliver)
         settled = self._attachment.close(CLOSE_S)
         self._sinks.close()
+        self._feed.close()
         if self._parts.on_stop is not None:
             self._parts.on_stop(why)
         release(self._parts, storage=False, arena=settled)
@@ -114,6 +117,8 @@ class Loop:
                     self._events.append(request)
                 case Control():
                     self._controls.ask(news)
+                case Follow(on=on):
+                    self._feed.follow(on)
                 case _:
                     self._events.append(news)
         self._poll()
@@ -124,8 +129,10 @@ class Loop:
             while self._steps and (result := self._steps[0].poll()) is not None:
                 self._steps.popleft()
                 self._events.append(result)
-            if self._runner.late_saves and (saved := self._runner.saved()):
+            if saved := self._runner.saved():
                 self._events.append(SavesEnded(saved))
+        except StepwellError:
+            raise
         except Exception as error:
             raise PluginError(f"the runner failed in a step ({type(error).__name__}: {error})") from error
 
@@ -148,8 +155,10 @@ class Loop:
         self._ticks += 1
         for action in actions:
             self._carry_out(action)
-        if self._sinks:
-            self._sinks.put(self._parts.cache.drain_events())
+        if self._sinks or self._feed:
+            happened = self._parts.cache.drain_events()
+            self._sinks.put(happened)
+            self._feed.put(happened)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_S
             self._said.append(self._pulse())
@@ -164,6 +173,8 @@ class Loop:
             case Launch(plan=plan):
                 try:
                     self._steps.append(self._runner.launch(plan))
+                except StepwellError:
+                    raise
                 except Exception as error:
                     text = f"the runner cannot launch step {plan.number} ({type(error).__name__}: {error})"
                     raise PluginError(text) from error

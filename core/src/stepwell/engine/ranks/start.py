@@ -1,0 +1,94 @@
+"""How ranks are started on this machine: which device each has, how many threads, and where they meet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from stepwell.config import Chosen, environment
+from stepwell.engine.making import Place, where
+from stepwell.engine.ranks.link import Link
+from stepwell.engine.ranks.runner import RanksRunner
+from stepwell.engine.ranks.wire import Stream, Word
+from stepwell.engine.spawn import recipe_of, spawn, start_of
+from stepwell.errors import ConfigError
+from stepwell.offers import Capability
+from stepwell.settings import RankSettings
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+ADVICE = "set ranks.tp = 1"
+
+
+def device_of(asked: str, ranks: RankSettings, rank: int) -> str:
+    """The device of one rank, given what the runner's settings say."""
+    if asked not in ("auto", "cuda") or (ranks.tp * ranks.dp == 1 and not ranks.first_device):
+        return asked
+    return f"cuda:{ranks.first_device + ranks.group * ranks.tp + rank}"
+
+
+def threads(ranks: RankSettings, given: Mapping[str, str], cores: int) -> dict[str, str]:
+    """The environment of a rank: as it is, and an even share of the cores where it says nothing of threads."""
+    share = str(max(1, cores // (ranks.tp * ranks.dp)))
+    return {**{name: share for name in THREADS if not any(other in given for other in THREADS)}, **given}
+
+
+def judge(choice: Chosen, ranks: RankSettings) -> None:
+    """ConfigError where this runner cannot be several ranks, or cannot be these."""
+    device = getattr(choice.settings, "device", None)
+    if Capability.RANKS not in choice.provides:
+        raise ConfigError(f"{where(choice)} cannot be spread over ranks.tp = {ranks.tp} ranks: {ADVICE}")
+    if isinstance(device, str) and ":" in device:
+        raise ConfigError(
+            f"runner.device = {device!r} names one device for {ranks.tp} ranks: leave its number out, "
+            "and set ranks.first_device"
+        )
+
+
+class Meeting:
+    """A private folder in which the ranks of one engine find each other."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))  # mode 0700
+
+    @property
+    def address(self) -> str:
+        """What torch.distributed calls an init method."""
+        return f"file://{self._folder}/meet"
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str) -> list[Link]:
+    """A process for every rank, each told to make its runner. They end with the thread that does this."""
+    env = threads(ranks, environment(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    links: list[Link] = []
+    try:
+        for rank in range(ranks.tp):
+            own = replace(place, device=device_of(place.device, ranks, rank), rank=rank, world=ranks.tp, meet=meet)
+            recipe = recipe_of(choice, own, ADVICE)
+            process, end = spawn("stepwell.engine.ranks", f"rank {rank}", f"rank{rank}", env=env)
+            links.append(Link(rank, Stream(end), process, f"pid {process.pid}", time.monotonic()))
+            links[-1].stream.say(Word.MAKE, start_of(recipe))
+    except BaseException:
+        for link in links:
+            link.kill()
+        raise
+    return links
+
+
+def spread(choice: Chosen, place: Place, ranks: RankSettings) -> RanksRunner:
+    """The chosen runner as several ranks of this machine. Raises what starting one of them raises."""
+    meeting = Meeting()
+    return RanksRunner(
+        lambda: start(choice, place, ranks, meeting.address),
+        timeout_s=ranks.timeout_s,
+        start_s=ranks.start_s,
+        after=meeting.close,
+    )

@@ -1,0 +1,145 @@
+"""The process of one rank: makes its runner, carries plans out in their order, and answers as soon as a step is done.
+
+One thread has the runner. It waits for plans and for the runner's news; right after either it looks around a little
+before it sleeps, since the next is often just about to come. Another thread says that this process lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from stepwell.abc.runner import Runner, Step
+from stepwell.cache.mapped import Mapped
+from stepwell.engine.ranks import wire
+from stepwell.engine.ranks.combine import share
+from stepwell.engine.ranks.wire import GroupText, Made, Opening, Pinning, Stream, Word, decoded
+from stepwell.engine.spawned import begin, complaint, ours
+from stepwell.types import GroupSpec
+
+BEAT_S = 0.5
+LINGER_S = 50e-6
+"""How long a rank looks for news before it sleeps: less than waking it would take."""
+
+
+class Rank:
+    """One rank's runner, served over a stream."""
+
+    def __init__(self, stream: Stream, rank: int, world: int) -> None:
+        self._stream, self._rank, self._world = stream, rank, world
+        self._runner: Runner | None = None
+        self._groups: tuple[GroupSpec, ...] = ()
+        self._steps: deque[Step] = deque()
+        self._news_read, self._news_write = socket.socketpair()
+        self._news_read.setblocking(False)
+        self._news_write.setblocking(False)
+        self._woken = False
+        self._over = False
+        self._opening = True
+        """Until the first plan; before it a descriptor may come."""
+
+    def serve(self, runner: Runner) -> None:
+        """Until told to close, or until the engine is gone. Raises what the runner raises."""
+        self._runner, self._groups = runner, runner.groups
+        self._stream.say(Word.MADE, wire.encode(_made(runner)))
+        threading.Thread(target=self._beat, daemon=True, name="stepwell.beat").start()
+        poll = select.poll()
+        poll.register(self._stream, select.POLLIN)
+        poll.register(self._news_read, select.POLLIN)
+        while not self._over:
+            if not self._linger():
+                poll.poll()
+            if self._woken:
+                self._woken = False
+                with contextlib.suppress(BlockingIOError):
+                    self._news_read.recv(4096)
+            for word, body in self._stream.hear(wait=False, fds=self._opening):
+                self._do(runner, word, body)
+            self._answer(runner)
+
+    def _linger(self) -> bool:
+        """Whether something comes within moments; nothing is spent on that where nothing runs."""
+        until = time.perf_counter() + LINGER_S
+        while self._steps and time.perf_counter() < until:
+            if self._woken:
+                return True
+            os.sched_yield()
+        return self._woken
+
+    def _do(self, runner: Runner, word: int, body: bytes) -> None:
+        match word:
+            case Word.PLAN:
+                self._opening = False
+                plan = share(wire.unpacked(body), self._groups, self._rank, self._world)
+                self._steps.append(runner.launch(plan))
+            case Word.OPEN:
+                opening = decoded(body, Opening)
+                runner.open(opening.page_size, opening.pages, opening.slots, self._wake)
+                self._stream.say(Word.DONE)
+            case Word.PIN:
+                pinning = decoded(body, Pinning)
+                runner.pin(Mapped(self._stream.fds.pop(), pinning.nbytes, pinning.regions))
+                self._stream.say(Word.DONE)
+            case Word.CLOSE:
+                runner.close()
+                self._over = True
+                self._stream.say(Word.DONE)
+            case _:
+                raise wire.Nonsense(f"word {word}")
+
+    def _answer(self, runner: Runner) -> None:
+        while self._steps and (result := self._steps[0].poll()) is not None:
+            self._steps.popleft()
+            self._stream.say(Word.RESULT, wire.answer(result, logprobs=self._rank == 0))
+        if runner.late_saves and (saved := runner.saved()):
+            self._stream.say(Word.SAVED, wire.encode(wire.bitmaps(saved)))
+
+    def _wake(self) -> None:
+        """On any thread."""
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(BlockingIOError):
+                self._news_write.send(b"+")
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            while not self._over:
+                self._stream.say(Word.BEAT)
+                time.sleep(BEAT_S)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to close, or until the engine is gone."""
+    stream = Stream(ours("stepwell.engine.ranks", arguments))
+    status = 0
+    try:
+        recipe = begin(stream.first()[1])
+        runner = recipe.make(Runner)  # type: ignore[type-abstract]
+        Rank(stream, recipe.place.rank, recipe.place.world).serve(runner)
+    except (EOFError, BrokenPipeError):
+        status = 1  # the engine is gone
+    except BaseException as error:
+        status = 2
+        with contextlib.suppress(OSError):
+            stream.say(Word.FAILED, complaint(error))
+    sys.stdout.flush()
+    os._exit(status)  # native threads may hang or crash at the interpreter's own end
+
+
+def _made(runner: Runner) -> Made:
+    return Made(
+        runner.model,
+        tuple(map(GroupText.of, runner.groups)),
+        runner.preferred_chunk,
+        runner.depth,
+        runner.max_steps,
+        runner.late_saves,
+        runner.budget(),
+    )
