@@ -10,11 +10,15 @@ Needs only Python and git: without nox it makes itself an environment in `.nox/b
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 
@@ -48,6 +52,8 @@ TEST_TOOLS = (
 )
 TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup")
 """Most tests wait for servers, deadlines and child processes; see conftest.py for what stays together."""
+BUILD = ("hatchling", "editables")
+"""What builds every distribution: installed once, where pip would set up an environment for each of them."""
 STRICT = ("core/src/stepwell", "plugins/testkit/src/stepwell_testkit")
 
 
@@ -58,29 +64,38 @@ def folders() -> list[Path]:
 
 
 def install(session: nox.Session, *what: str) -> None:
-    """Install, held to the one pin of torch."""
-    session.install("--quiet", "--constraint", str(CONSTRAINTS), *what)
+    """Install, held to the one pin of torch; modules are compiled when they are first imported, and most never are."""
+    session.install("--quiet", "--no-compile", "--constraint", str(CONSTRAINTS), *what)
+
+
+def install_editable(session: nox.Session, folders: Iterable[str], *more: str) -> None:
+    """Distributions as they lie in the tree (a folder, or one with extras), in one environment."""
+    install(session, *BUILD)
+    editable = [part for folder in folders for part in ("--editable", folder)]
+    install(session, "--no-build-isolation", *editable, *more)
 
 
 def install_workspace(session: nox.Session, *more: str) -> None:
     """Every distribution, editable, in one environment."""
-    editable = [part for folder in folders() for part in ("--editable", str(folder))]
-    install(session, *editable, *more)
+    install_editable(session, map(str, folders()), *more)
 
 
 def install_for_tests(session: nox.Session) -> None:
     """The workspace with what tests ask for: each distribution's extra `tests`, and hosts without their own needs."""
     extras = [f"{folder}[tests]" if has_tests_extra(folder) else str(folder) for folder in folders()]
-    editable = [part for text in extras for part in ("--editable", text)]
-    install(session, *editable, *TEST_TOOLS)
+    install_editable(session, extras, *TEST_TOOLS)
     for bare in sorted(ROOT.glob("plugins/*/tests/no-deps.txt")):
-        session.install("--quiet", "--no-deps", "--requirement", str(bare))
+        install(session, "--no-deps", "--requirement", str(bare))
 
 
 def has_tests_extra(folder: Path) -> bool:
     """Whether a distribution names what its tests need."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    return "tests" in project.get("optional-dependencies", {})
+    return "tests" in project(folder).get("optional-dependencies", {})
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """What a distribution says of itself."""
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 
 
 @nox.session
@@ -94,8 +109,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict on core and testkit."""
-    editable = [part for name in ("core", "plugins/testkit") for part in ("--editable", str(ROOT / name))]
-    install(session, "mypy>=2,<3", *editable)
+    install_editable(session, (str(ROOT / name) for name in ("core", "plugins/testkit")), "mypy>=2,<3")
     session.run("mypy", *STRICT)
 
 
@@ -110,21 +124,39 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def alone(session: nox.Session) -> None:
     """Each plugin with only what it declares: imports, is offered, and finds nothing undeclared."""
-    install(session, "virtualenv")
+    install(session, "virtualenv", *BUILD)
+    home = Path(session.create_tmp())
+    built = home / "wheels"
+    shutil.rmtree(built, ignore_errors=True)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built))
+    session.run("python", "-m", "pip", "wheel", *options, *map(str, folders()))
     for folder in folders():
         if session.posargs and folder.name not in session.posargs:
             continue
-        check_alone(session, folder)
+        check_alone(session, folder, home / folder.name, built)
 
 
-def check_alone(session: nox.Session, folder: Path) -> None:
-    """Install one distribution, not editable, into an empty environment and let it list and import itself."""
-    home = Path(session.create_tmp()) / folder.name
-    session.run("virtualenv", "--quiet", "--clear", str(home))
+def check_alone(session: nox.Session, folder: Path, home: Path, built: Path) -> None:
+    """Install one distribution's wheel into an empty environment and let it list and import itself."""
+    session.run("virtualenv", "--quiet", "--clear", "--no-pip", str(home))
     python = str(home / "bin" / "python")
-    wanted = [str(ROOT / "core"), *([str(ROOT / "kernels")] if folder.name == "transformers" else []), str(folder)]
-    session.run(python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *dict.fromkeys(wanted), external=True)
+    wheels = [str(wheel(built, name)) for name in sorted(own_needs(project(folder)["name"]))]
+    install = ("install", "--quiet", "--no-compile", "--constraint", str(CONSTRAINTS))
+    session.run("python", "-m", "pip", "--python", python, *install, *wheels)
     session.run(python, str(ROOT / "tests" / "alone.py"), str(folder), external=True)
+
+
+def own_needs(name: str) -> set[str]:
+    """A distribution of the workspace and all others of it that it declares to need."""
+    projects = {one["name"]: one for one in map(project, folders())}
+    declared = {re.split(r"[^A-Za-z0-9_-]", text)[0] for text in projects[name].get("dependencies", ())}
+    return {name}.union(*(own_needs(other) for other in declared & projects.keys()))
+
+
+def wheel(built: Path, name: str) -> Path:
+    """The wheel of a distribution among those just built."""
+    (found,) = built.glob(f"{name.replace('-', '_')}-*.whl")
+    return found
 
 
 @nox.session
