@@ -147,3 +147,12 @@ def test_the_arena_is_shared_memory_of_whole_blocks():
     with open(arena.fd, "rb", closefd=False) as file:
         file.seek(8192)
         assert file.read(5000) == b"x" * 5000
+
+
+def test_a_kit_arena_has_parts_like_a_slot_of_core() -> None:
+    arena = KitArena(5000, 3, parts=2)
+    assert (arena.slots(0), arena.parts(0)) == ((0, 16384, 5000), (2, 8192))
+    for view, byte in zip(arena.views([2, 1]).buffers(), b"wxyz", strict=True):
+        view[:] = bytes([byte]) * 5000
+    assert [bytes(view[:1]) for view in arena.views([1, 2]).buffers()] == [b"y", b"z", b"w", b"x"]
+    assert arena.page(1) == b"y" * 5000

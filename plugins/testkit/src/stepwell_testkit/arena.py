@@ -19,13 +19,15 @@ SHM = Path("/dev/shm")
 class KitArena:
     """Host memory of `count` slots of one group, as core would lend it (a `stepwell.ArenaView`).
 
+    With `parts` a slot holds so many of `page_bytes` each, and views are of parts: all of a page, then of the next.
     A `named` one has a name in /dev/shm until `unname`.
     """
 
-    def __init__(self, page_bytes: int, count: int, *, named: bool = False) -> None:
+    def __init__(self, page_bytes: int, count: int, *, parts: int = 1, named: bool = False) -> None:
         self.page_bytes = page_bytes
         self.count = count
-        self.stride = -(-page_bytes // ALIGN) * ALIGN
+        self._parts, self._apart = parts, -(-page_bytes // ALIGN) * ALIGN
+        self.stride = parts * self._apart
         self.nbytes = self.stride * count
         self.fd, self.name = _named(self.nbytes) if named else (_shared(self.nbytes), "")
         self._map = mmap.mmap(self.fd, self.nbytes)
@@ -44,15 +46,16 @@ class KitArena:
             self.unname()
 
     def slots(self, group: int) -> tuple[int, int, int]:
-        """(offset of slot 0, stride, payload bytes) of the only group."""
+        """(offset of slot 0, stride, payload bytes of a part) of the only group."""
         return 0, self.stride, self.page_bytes
 
     def parts(self, group: int) -> tuple[int, int]:
-        return 1, self.slots(group)[1]
+        """(parts of a slot, bytes from one to the next) of the only group."""
+        return self._parts, self._apart
 
     def views(self, slots: Sequence[int], size: int = 0) -> PageViews:
-        """The pages in these slots; of another size than the arena's where `size` says so."""
-        starts = [slot * self.stride for slot in slots]
+        """The pages in these slots, part by part; of another size than the arena's where `size` says so."""
+        starts = [slot * self.stride + part * self._apart for slot in slots for part in range(self._parts)]
         return PageViews.of(self.memory, self.address, starts, size or self.page_bytes)
 
     def fill(self, slot: int, data: bytes) -> None:
@@ -61,7 +64,7 @@ class KitArena:
         self.memory[at : at + len(data)] = data
 
     def page(self, slot: int) -> bytes:
-        """The bytes of the page in a slot."""
+        """The bytes of the page in a slot, or of its first part."""
         return self.slack(slot)[: self.page_bytes]
 
     def slack(self, slot: int) -> bytes:
