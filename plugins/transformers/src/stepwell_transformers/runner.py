@@ -45,8 +45,6 @@ class TransformersRunner(Runner):
         device = pick_device(own_device(config.device, context))
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        elif context.world > 1 and device.type == "cpu":
-            torch.set_num_threads(max(1, torch.get_num_threads() // context.world))
         self._config, self._log, self._cache = config, context.log, context.state_dir / "kernels"
         random = wanted(config.model)
         with current(device), ExitStack() as undo:
@@ -171,17 +169,16 @@ class TransformersRunner(Runner):
 
 
 def own_device(name: str, context: Context) -> str:
-    """The device that a config means, for one of several ranks: its own of that kind."""
-    if context.world == 1 or name == "cpu":
-        return name
+    """The device that a config means: of its kind, the one that this rank or engine, of several, was given."""
     if name not in ("auto", "cuda"):
-        raise ConfigError(
-            f"runner.device: {name!r} is one device, and {context.world} ranks need one each: use auto or cuda, and "
-            "ranks.first_device for the first of them"
-        )
-    index = torch.device(context.device).index
-    number = context.rank if index is None else index
-    return f"cuda:{number}" if name == "cuda" or torch.cuda.is_available() else "cpu"
+        if context.world > 1 and name != "cpu":
+            raise ConfigError(
+                f"runner.device: {name!r} is one device, and {context.world} ranks need one each: use auto or cuda, "
+                "and ranks.first_device for the first of them"
+            )
+        return name
+    given = context.device.startswith("cuda:") and (name == "cuda" or torch.cuda.is_available())
+    return context.device if given else name
 
 
 def pick_device(name: str) -> torch.device:

@@ -43,6 +43,8 @@ class GatherLinear(nn.Linear):
         self.weight, self.bias, self.group, self.features = weight, bias, group, features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.numel():  # a step that samples nothing
+            return x.new_empty((*x.shape[:-1], self.features))
         return self.group.all_gather(super().forward(x))[..., : self.features]
 
 
