@@ -36,6 +36,7 @@ bench = Bench(
         "branches": Lazy("stepwell.bench.branches:command", "Keep windows where sessions grow and branch."),
         "index": Lazy("stepwell.bench.index:command", "Match, publish and evict in the prefix tree."),
         "more": Lazy("stepwell.cli.bench:more", "List what plugins offer to measure, and run it by the same name."),
+        "ranks": Lazy("stepwell.bench.ranks:command", "Bring plans to the ranks of a model."),
         "schedule": Lazy("stepwell.bench.schedule:command", "Order thousands of waiting requests."),
         "storage": Lazy("stepwell.bench.storage:command", "Put and get pages in a storage backend."),
         "windows": Lazy("stepwell.bench.windows:command", "Keep sliding-window layers as windows, or whole."),

@@ -14,7 +14,7 @@ from stepwell.engine.spawned import error_of
 from stepwell.engine.supervise import ending
 from stepwell.errors import PluginError
 
-SLOW_BEATS_S = 3.0
+SLOW_BEATS_S = 1.5
 """A rank that has not been heard for so long is the one to blame."""
 
 

@@ -75,7 +75,7 @@ class RanksRunner(Runner):
         self._late: dict[int, tuple[range, dict[int, bytes]]] = {}
         self._saved: dict[int, tuple[bool, ...]] = {}
         self._serving = False
-        self._closed = False
+        self._closing = self._closed = False
         self._ticked = time.monotonic()
         self.links = start()
         self._reader = threading.Thread(target=self._hear, daemon=True, name="stepwell.ranks")
@@ -138,7 +138,7 @@ class RanksRunner(Runner):
     def close(self) -> None:
         if self._closed:
             return
-        self._serving = False
+        self._serving, self._closing = False, True
         if self._verdict is None:
             self._say(Word.CLOSE)
             try:
@@ -258,7 +258,11 @@ class RanksRunner(Runner):
 
     def _lost(self, link: Link) -> None:
         """Its connection ended."""
-        if link.rank not in self._deaf and not self._closed:
+        if self._closing:
+            with self._news:
+                self._replies[link.rank] = b""
+                self._news.notify_all()
+        elif link.rank not in self._deaf:
             when = link.at() or ("" if self._serving else " before it was ready")
             self._end(PluginError(f"{link.name} {link.gone()}{when}"))
 
