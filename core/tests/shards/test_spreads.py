@@ -66,6 +66,7 @@ class Engine:
             time.sleep(0.01)
         self.engine.control("audit")
         assert stats["audit_failures"] == 0
+        assert stats["bytes_stored"] == stats["pages_stored"] * PAGE * self.sim.token_bytes, "of all ranks together"
 
 
 @contextmanager

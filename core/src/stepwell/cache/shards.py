@@ -17,6 +17,18 @@ def sharded(groups: Sequence[GroupSpec], head_shards: int | None) -> tuple[Group
     return tuple(replace(group, shards=_shards(group, head_shards)) for group in groups)
 
 
+def own(groups: Sequence[GroupSpec]) -> tuple[GroupSpec, ...]:
+    """The groups as a rank has them in an arena of its own: only its parts, or all where each rank holds the same."""
+    return tuple(replace(group, ranks=1, shards=group.shards // group.ranks) for group in groups)
+
+
+def tags_of(group: GroupSpec, rank: int) -> tuple[bytes, ...]:
+    """Of the parts that one rank has."""
+    parts = group.shards // group.ranks
+    first = rank * parts if group.ranks > 1 else 0
+    return group.tags[first : first + parts]
+
+
 def _shards(group: GroupSpec, asked: int | None) -> int:
     if group.ranks == 1 and (group.heads == 1 or asked is None):
         return 1

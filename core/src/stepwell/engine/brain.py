@@ -100,7 +100,7 @@ class Brain:
         self._cache = cache
         self._settings = settings
         self._page = page
-        page_bytes = tuple(group.token_bytes * page for group in groups)
+        page_bytes = tuple(group.token_bytes * group.ranks * page for group in groups)
         self._windowed = bool(cache.geometry.windows)
         self.counters = Counters.counting(settings.count_by)
         self._now = 0.0

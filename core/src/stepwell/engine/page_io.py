@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from stepwell.abc.storage import Storage
 from stepwell.cache.arena import Arena
+from stepwell.cache.shards import tags_of
 from stepwell.engine import seal
 from stepwell.types import DIGEST_BYTES, DONE, MISSING, Done, GroupSpec, Ids, Missing, PageKey, PageResult
 
@@ -34,10 +35,12 @@ class PageIO(ABC):
 class LocalPageIO(PageIO):
     """By a storage that reaches the arena of this process."""
 
-    def __init__(self, storage: Storage, arena: Arena, groups: Sequence[GroupSpec]) -> None:
+    def __init__(self, storage: Storage, arena: Arena, groups: Sequence[GroupSpec], rank: int | None = None) -> None:
+        """`rank`: the arena is that rank's own, and has its parts only."""
         self._storage, self._arena = storage, arena
-        self._tags = [group.tags for group in groups]
-        self._cut = {group.tag: group.tags for group in groups if group.shards > 1}
+        self._tags = [group.tags if rank is None else tags_of(group, rank) for group in groups]
+        self._whole = [(group.tag,) for group in groups]
+        self._cut = {group.tag: tags for group, tags in zip(groups, self._tags, strict=True) if tags != (group.tag,)}
 
     def contains(self, keys: Sequence[PageKey]) -> list[PageResult]:
         if not self._cut:
@@ -71,7 +74,7 @@ class LocalPageIO(PageIO):
 
     def _objects(self, group: int, keys: Sequence[PageKey]) -> Sequence[PageKey]:
         tags = self._tags[group]
-        return keys if len(tags) == 1 else parts_of(keys, tags)
+        return keys if tags == self._whole[group] else parts_of(keys, tags)
 
     def _pages(self, group: int, results: list[PageResult]) -> list[PageResult]:
         parts = len(self._tags[group])
