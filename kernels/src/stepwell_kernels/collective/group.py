@@ -1,0 +1,53 @@
+"""What the ranks of one model say to each other: sums and concatenations of tensors, and numbers that all keep to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+
+class Group(ABC):
+    """Some ranks, each a process (or thread) of its own that calls the same methods with the same shapes in one order.
+
+    After a collective all ranks hold the same bits. On CUDA a call queues work on the current stream and returns;
+    all ranks use one stream for collectives, and may capture them in a graph.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    @abstractmethod
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Put the sum over all ranks into `x`, which is contiguous, and return it."""
+
+    @abstractmethod
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the tensors of all ranks side by side along the last dimension, in the order of ranks."""
+
+    @abstractmethod
+    def least(self, *numbers: int) -> tuple[int, ...]:
+        """For each number the least that any rank named: what all ranks can keep to. Waits for all of them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group. Idempotent; nobody waits for anybody."""
+
+
+class Solo(Group):
+    """One rank that has everything."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def least(self, *numbers: int) -> tuple[int, ...]:
+        return numbers
+
+    def close(self) -> None:
+        pass
