@@ -156,6 +156,8 @@ class Assembly:
         if ranks.tp == 1:
             return self._make("runner", Runner)
         judge(choice, ranks)
+        if "storage" in self.resolved.chosen and (ranks.arena == "own" or ranks.launcher == "external"):
+            raise ConfigError("storage cannot be used where each rank has host memory of its own (ranks.arena = 'own')")
         return spread(choice, self._place(choice.offer.name), ranks)
 
     # --- pieces ------------------------------------------------------------------------------------------------

@@ -351,6 +351,30 @@ def _nested(flat: Mapping[At, object]) -> dict[str, Any]:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launcher such as torchrun says of a process; None or empty where there was none."""
+
+    rank: int | None
+    local_rank: int | None
+    world: int | None
+    address: str
+    port: int | None
+
+
+def launched(env: Mapping[str, str]) -> Launched:
+    """What the launcher of this process set. ConfigError for what is no number."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    numbers: dict[str, int | None] = {}
+    for name in names:
+        text = env.get(name, "")
+        if text and not text.isdecimal():
+            raise ConfigError(f"${name} is {text!r}, which is no number")
+        numbers[name] = int(text) if text else None
+    rank, local_rank, world, port = (numbers[name] for name in names)
+    return Launched(rank, local_rank, world, env.get("MASTER_ADDR", ""), port)
+
+
 def environment() -> Mapping[str, str]:
     """The environment of this process."""
     return dict(os.environ)

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from stepwell.coerce import Secret
+
 PAGES, SHARES, GIBS = ("device_pages", "host_pages"), ("device_share", "host_share"), ("device_gib", "host_gib")
 GROUP_KEYS = (*PAGES, *SHARES)
 """What a group may set for itself."""
 COUNTED = ("routing_key", "tenant")
 """What of a request counters may be kept by."""
+
+
+NO_SECRET = Secret("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +208,20 @@ class RankSettings:
     WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `stepwell rank`."""
     group: int = 0
     """Which of the dp groups this engine is; the launcher sets it."""
+    listen: str = "127.0.0.1"
+    """With an external launcher: the address of this host at which ranks of others reach the engine."""
+    port: int = 0
+    """The port for that; 0: the one after MASTER_PORT."""
+    secret: Secret = NO_SECRET
+    """With an external launcher: what ranks and engine know of each other, the same everywhere and told to nobody."""
 
     def __post_init__(self) -> None:
         at_least("tp", self.tp, 1)
         at_least("dp", self.dp, 1)
         at_least("first_device", self.first_device, 0)
         at_least("group", self.group, 0)
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port: {self.port} is no port")
         above_zero("timeout_s", self.timeout_s)
         above_zero("start_s", self.start_s)
 

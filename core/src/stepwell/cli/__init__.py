@@ -21,6 +21,7 @@ COMMANDS = {
     "storage": Lazy("stepwell.cli.storage:storage", "Look after the pages that a storage holds."),
     "plugins": Lazy("stepwell.cli.plugins:plugins", "List the installed plugins and what became of each."),
     "plugin": Lazy("stepwell.cli.plugin:plugin", "Switch plugins off and on."),
+    "rank": Lazy("stepwell.cli.rank:command", "Be one rank of an engine, started by torchrun or the like."),
     "doctor": Lazy("stepwell.cli.doctor:doctor", "Say whether a config can run, and what to mend."),
     "config": Lazy("stepwell.cli.config:config", "Show settings and where each comes from."),
     "new": Lazy("stepwell.cli.new:new", "Write a new plugin: code, test, README."),

@@ -18,7 +18,7 @@ from contextlib import suppress
 from stepwell.abc.runner import Runner, Step, StepPlan, StepResult
 from stepwell.cache.arena import Region, seen_by
 from stepwell.engine.ranks import wire
-from stepwell.engine.ranks.combine import Expected, Split, agreed, combined, conjunction, seeded
+from stepwell.engine.ranks.combine import Expected, Split, agreed, alone, combined, conjunction, seeded
 from stepwell.engine.ranks.link import SLOW_BEATS_S, Link, complaint_of, hear
 from stepwell.engine.ranks.wire import Made, Nonsense, Opening, Pinning, Word, decoded
 from stepwell.errors import ConfigError, PluginError
@@ -56,13 +56,14 @@ class RanksRunner(Runner):
         *,
         timeout_s: float,
         start_s: float,
+        own: bool = False,
         after: Callable[[], None] = lambda: None,
     ) -> None:
         """Start all ranks and wait until each has its part. Raises what that raises on one of them.
 
-        `after()` is called once all ranks are gone.
+        `own`: each rank has host memory for its own parts. `after()` is called once all ranks are gone.
         """
-        self._timeout_s, self._start_s, self._after = timeout_s, start_s, after
+        self._timeout_s, self._start_s, self._own, self._after = timeout_s, start_s, own, after
         self._log = logging.getLogger("stepwell.ranks")
         self._wake: Callable[[], None] = lambda: None
         self._verdict: Exception | None = None
@@ -101,13 +102,14 @@ class RanksRunner(Runner):
         self._begin()
 
     def pin(self, arena: ArenaView) -> None:
-        if arena.fd < 0:
+        if arena.fd < 0 and not self._own:
             raise PluginError("several ranks need the host tier's memory shared, which this machine cannot do")
         regions = [Region(*arena.slots(group), *arena.parts(group)) for group in range(len(self.groups))]
         self._serving = False  # registering memory may hold an interpreter up
         for link in self.links:
-            pinning = Pinning(arena.nbytes, seen_by(link.rank, self.groups, regions))
-            self._tell(link, Word.PIN, wire.encode(pinning), arena.fd)
+            seen = seen_by(link.rank, self.groups, regions)
+            pinning = Pinning(*alone(seen, regions, arena.nbytes)) if self._own else Pinning(arena.nbytes, seen)
+            self._tell(link, Word.PIN, wire.encode(pinning), -1 if self._own else arena.fd)
         self._all(Word.DONE, self._start_s, "did not reach the host tier's memory")
         self._begin()
 

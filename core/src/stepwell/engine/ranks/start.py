@@ -6,12 +6,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from stepwell.config import Chosen, environment
+from stepwell.config import Chosen, environment, launched
 from stepwell.engine.making import Place, where
+from stepwell.engine.ranks.door import Door
 from stepwell.engine.ranks.link import Link
 from stepwell.engine.ranks.runner import RanksRunner
 from stepwell.engine.ranks.wire import Stream, Word
@@ -42,6 +44,8 @@ def judge(choice: Chosen, ranks: RankSettings) -> None:
     device = getattr(choice.settings, "device", None)
     if Capability.RANKS not in choice.provides:
         raise ConfigError(f"{where(choice)} cannot be spread over ranks.tp = {ranks.tp} ranks: {ADVICE}")
+    if ranks.launcher == "external" and not ranks.secret:
+        raise ConfigError("ranks.launcher = 'external' needs ranks.secret, by which ranks and engine know each other")
     if isinstance(device, str) and ":" in device:
         raise ConfigError(
             f"runner.device = {device!r} names one device for {ranks.tp} ranks: leave its number out, "
@@ -65,12 +69,12 @@ class Meeting:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str) -> list[Link]:
-    """A process for every rank, each told to make its runner. They end with the thread that does this."""
+def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str, count: int) -> list[Link]:
+    """Processes for the first `count` ranks, each told to make its runner. They end with the thread that does this."""
     env = threads(ranks, environment(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     links: list[Link] = []
     try:
-        for rank in range(ranks.tp):
+        for rank in range(count):
             own = replace(place, device=device_of(place.device, ranks, rank), rank=rank, world=ranks.tp, meet=meet)
             recipe = recipe_of(choice, own, ADVICE)
             process, end = spawn("stepwell.engine.ranks", f"rank {rank}", f"rank{rank}", env=env)
@@ -84,11 +88,13 @@ def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str) -> list[
 
 
 def spread(choice: Chosen, place: Place, ranks: RankSettings) -> RanksRunner:
-    """The chosen runner as several ranks of this machine. Raises what starting one of them raises."""
-    meeting = Meeting()
-    return RanksRunner(
-        lambda: start(choice, place, ranks, meeting.address),
-        timeout_s=ranks.timeout_s,
-        start_s=ranks.start_s,
-        after=meeting.close,
-    )
+    """The chosen runner as several ranks, of this machine or of several. Raises what starting one of them raises."""
+    own = ranks.arena == "own" or ranks.launcher == "external"
+    if ranks.launcher == "external":
+        door = Door(ranks, launched(environment()))
+        begin: Callable[[], list[Link]] = lambda: door.join(start(choice, place, ranks, door.meet, 1))  # noqa: E731
+        after = door.close
+    else:
+        meeting = Meeting()
+        begin, after = partial(start, choice, place, ranks, meeting.address, ranks.tp), meeting.close
+    return RanksRunner(begin, timeout_s=ranks.timeout_s, start_s=ranks.start_s, own=own, after=after)

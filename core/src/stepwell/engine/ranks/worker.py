@@ -85,7 +85,9 @@ class Rank:
                 self._stream.say(Word.DONE)
             case Word.PIN:
                 pinning = decoded(body, Pinning)
-                runner.pin(Mapped(self._stream.fds.pop(), pinning.nbytes, pinning.regions))
+                fds = self._stream.fds
+                memory = Mapped(fds.pop() if fds else private(pinning.nbytes), pinning.nbytes, pinning.regions)
+                runner.pin(memory)
                 self._stream.say(Word.DONE)
             case Word.CLOSE:
                 runner.close()
@@ -131,6 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.say(Word.FAILED, complaint(error))
     sys.stdout.flush()
     os._exit(status)  # native threads may hang or crash at the interpreter's own end
+
+
+def private(nbytes: int) -> int:
+    """A descriptor of memory that this rank has for itself."""
+    fd = os.memfd_create("stepwell-arena", os.MFD_CLOEXEC)
+    os.ftruncate(fd, nbytes)
+    return fd
 
 
 def _made(runner: Runner) -> Made:

@@ -1,0 +1,61 @@
+"""`stepwell rank [CONFIG]`: one rank of an engine on another host, started by torchrun or the like."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+import click
+
+from stepwell.abc.runner import Runner
+from stepwell.cli.options import read_config, set_option
+from stepwell.config import environment, launched
+from stepwell.engine.making import Place, make
+from stepwell.engine.ranks.door import door_port, enter
+from stepwell.engine.ranks.start import judge
+from stepwell.engine.ranks.wire import Word
+from stepwell.engine.ranks.worker import Rank
+from stepwell.engine.spawned import complaint
+from stepwell.errors import ConfigError
+from stepwell.resolve import resolve
+
+
+@click.command()
+@click.argument("path", metavar="[CONFIG]", required=False)
+@set_option
+def command(path: str | None, sets: tuple[str, ...]) -> None:
+    """Be one rank of the engine that runs at MASTER_ADDR, with the same CONFIG.
+
+    RANK and MASTER_ADDR say which and where; torchrun and others set them. Rank 0 is the engine's own.
+    """
+    config = read_config(path, sets)
+    resolved = resolve(config, config.load_plugins())
+    ranks, choice, told = resolved.ranks, resolved.chosen["runner"], launched(environment())
+    if ranks.launcher != "external":
+        raise ConfigError("stepwell rank is for ranks.launcher = 'external'; with 'own' the engine starts its ranks")
+    if not told.rank:
+        raise ConfigError("$RANK has to say which rank this is, from 1 on: rank 0 is started by the engine")
+    judge(choice, ranks)
+    stream, joined = enter(told.address or ranks.listen, door_port(ranks, told), told.rank, os.getpid(), ranks)
+    logging.basicConfig(level=logging.INFO)
+    device = getattr(choice.settings, "device", "cpu")
+    if device in ("auto", "cuda"):
+        device = f"cuda:{told.local_rank or 0}"
+    folder = resolved.engine.state_dir
+    place = Place(
+        choice.offer.name,
+        device,
+        lambda: folder or config.cache_dir,
+        rank=told.rank,
+        world=joined.world,
+        meet=joined.meet,
+    )
+    try:
+        Rank(stream, told.rank, joined.world).serve(make(choice, Runner, place))  # type: ignore[type-abstract]
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise ConfigError("the engine ended") from None
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            stream.say(Word.FAILED, complaint(error))
+        raise
