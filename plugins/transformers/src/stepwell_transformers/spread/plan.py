@@ -72,22 +72,22 @@ class _Planning:
         self._size, self._layers = size, layers
         self._modules = dict(model.named_modules())
         self._weights = dict(model.named_parameters(remove_duplicate=False))
+        self._attentions = {name: at for name, part in self._modules.items() if (at := _layer(name, part)) is not None}
         self._owners = self._asked(model)
         self._left: dict[str, list[str]] = defaultdict(list)
 
     def plan(self, groups: Sequence[Sequence[int]]) -> Plan:
-        attentions = {name: at for name, module in self._modules.items() if (at := _layer(module)) is not None}
         for owner in list(self._owners):
             if (why := self._unfit(owner)) is not None:
                 self._keep_whole(owner, why)
-        cut = {at: name for name, at in attentions.items() if self._owners.get(name)}
+        self._agree_on_shared()
+        cut = {at: name for name, at in self._attentions.items() if self._owners.get(name)}
         for group in groups:
             if not all(self._keeps_heads(cut[at]) for at in group if at in cut) or not cut.keys() >= set(group):
                 for at in group:
                     if at in cut and self._keeps_heads(cut[at]):
                         self._keep_whole(cut.pop(at), "other layers of its group cannot be cut by heads")
-        self._agree_on_shared()
-        heads = {name for name in cut.values() if self._owners.get(name, {}).keys() and self._by_heads(name)}
+        heads = {name for name in cut.values() if self._by_heads(name)}
         split = {at for at, name in cut.items() if self._keeps_heads(name)}
         return Plan(
             self._size,
@@ -149,16 +149,15 @@ class _Planning:
             name in self._weights for name, style in entries.items() if style in styles.ROW
         ):
             return "nothing sums what its weights make"
-        return self._unfit_heads(owner) if _layer(self._modules[owner]) is not None else None
+        return self._unfit_heads(owner) if owner in self._attentions else None
 
     def _unfit_heads(self, owner: str) -> str | None:
         if not self._by_heads(owner):
             return None
         names = {name.rpartition(".")[2] for name, style in self._owners[owner].items() if style in styles.COLUMN}
-        layer = self._layers[at] if (at := _layer(self._modules[owner]) or 0) < len(self._layers) else None
-        if layer is None:
+        if (at := self._attentions[owner]) >= len(self._layers):
             return "it keeps no K and V of its own"
-        heads = self._heads(owner)
+        layer, heads = self._layers[at], self._heads(owner)
         if "kv_b_proj" in names:
             return None if heads % self._size == 0 else f"{heads} heads cannot be cut into {self._size}"
         if not (names >= KV or (FUSED_KV in names and layer.kv_heads == heads)):
@@ -170,9 +169,9 @@ class _Planning:
 
     def _heads(self, owner: str) -> int:
         """How many an attention has, by its output's features."""
-        module, at = self._modules[owner], _layer(self._modules[owner]) or 0
-        (out,) = [name for name, style in self._owners[owner].items() if style in styles.ROW][:1]
-        value = self._layers[at].value_dim or int(getattr(module, "v_head_dim", 1))
+        out = next(name for name, style in self._owners[owner].items() if style in styles.ROW)
+        latent = self._modules[owner].__dict__.get("v_head_dim", 1)
+        value = self._layers[self._attentions[owner]].value_dim or int(latent)
         return int(self._weights[f"{out}.weight"].shape[1]) // value
 
     def _by_heads(self, owner: str) -> bool:
@@ -214,10 +213,11 @@ class _Planning:
                     self._keep_whole(owner, "it shares a weight with what is not cut alike")
 
 
-def _layer(module: nn.Module) -> int | None:
+def _layer(name: str, module: nn.Module) -> int | None:
     """The number of the layer whose attention a module is."""
     found = getattr(module, "layer_idx", None)
-    return found if isinstance(found, int) and any(isinstance(part, nn.Linear) for part in module.children()) else None
+    is_attention = "att" in name.rpartition(".")[2] and any(isinstance(part, nn.Linear) for part in module.children())
+    return found if is_attention and isinstance(found, int) else None
 
 
 def _latent(module: nn.Module) -> set[str] | None:

@@ -19,7 +19,8 @@ class RowLinear(nn.Linear):
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: Group) -> None:
         super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        self.weight, self.bias, self.group = weight, bias, group
+        self.weight, self.group = weight, group
+        self.register_parameter("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = self.group.all_reduce(functional.linear(x, self.weight))
@@ -40,7 +41,8 @@ class GatherLinear(nn.Linear):
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: Group, features: int) -> None:
         """`features`: of the whole weight; what ranks have beyond them is padding."""
         super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        self.weight, self.bias, self.group, self.features = weight, bias, group, features
+        self.weight, self.group, self.features = weight, group, features
+        self.register_parameter("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not x.numel():  # a step that samples nothing
