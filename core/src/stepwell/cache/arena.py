@@ -61,7 +61,50 @@ class Region:
         return replace(self, first=self.first + rank * own * self.apart, parts=own)
 
 
-class Arena:
+class Slotted:
+    """Memory in which each group's slots lie in a region of their own; most of an ArenaView."""
+
+    def __init__(self, memory: memoryview, address: int, regions: Sequence[Region]) -> None:
+        self.regions = tuple(regions)
+        self._memory, self._address = memory, address
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._memory)
+
+    @property
+    def memory(self) -> memoryview:
+        return self._memory
+
+    def slots(self, group: int) -> tuple[int, int, int]:
+        region = self.regions[group]
+        return region.first, region.stride, region.payload
+
+    def parts(self, group: int) -> tuple[int, int]:
+        region = self.regions[group]
+        return region.parts, region.apart
+
+    def views(self, group: int, ids: Ids) -> PageViews:
+        """Whole parts, trailer and padding included: what storage keeps. All of a page's, then the next page's."""
+        return PageViews.of(self._memory, self._address, self._starts(group, ids), self.regions[group].apart)
+
+    def payloads(self, group: int, ids: Ids) -> list[memoryview]:
+        """The pages' own bytes part by part, writable: what a runner copies."""
+        payload = self.regions[group].payload
+        return [self._memory[at : at + payload] for at in self._starts(group, ids)]
+
+    def _starts(self, group: int, ids: Ids) -> list[int]:
+        region = self.regions[group]
+        slots = region.first + ids.astype(np.int64) * region.stride
+        starts: list[int] = (slots[:, None] + np.arange(region.parts) * region.apart).reshape(-1).tolist()
+        return starts
+
+
+class Arena(Slotted):
     """Slots of host pages; implements ArenaView. Core owns it, workers pin it, storage reads and writes it."""
 
     def __init__(self, memory: mmap.mmap, fd: int, regions: Sequence[Region], name: str = "") -> None:
@@ -69,9 +112,7 @@ class Arena:
         self._fd = fd
         self._name = name
         self._by_name = bool(name)
-        self.regions = tuple(regions)
-        self._memory = memoryview(memory)
-        self._address = int(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
+        super().__init__(memoryview(memory), int(np.frombuffer(memory, dtype=np.uint8).ctypes.data), regions)
 
     @classmethod
     def create(
@@ -107,14 +148,6 @@ class Arena:
         return cls(memory, fd, regions, name)
 
     @property
-    def address(self) -> int:
-        return self._address
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._memory)
-
-    @property
     def fd(self) -> int:
         return self._fd
 
@@ -141,33 +174,6 @@ class Arena:
             finally:
                 _unlink(self._name)
                 self._name = ""
-
-    @property
-    def memory(self) -> memoryview:
-        return self._memory
-
-    def slots(self, group: int) -> tuple[int, int, int]:
-        region = self.regions[group]
-        return region.first, region.stride, region.payload
-
-    def parts(self, group: int) -> tuple[int, int]:
-        region = self.regions[group]
-        return region.parts, region.apart
-
-    def views(self, group: int, ids: Ids) -> PageViews:
-        """Whole parts, trailer and padding included: what storage keeps. All of a page's, then the next page's."""
-        return PageViews.of(self._memory, self._address, self._starts(group, ids), self.regions[group].apart)
-
-    def payloads(self, group: int, ids: Ids) -> list[memoryview]:
-        """The pages' own bytes part by part, writable: what a runner copies."""
-        payload = self.regions[group].payload
-        return [self._memory[at : at + payload] for at in self._starts(group, ids)]
-
-    def _starts(self, group: int, ids: Ids) -> list[int]:
-        region = self.regions[group]
-        slots = region.first + ids.astype(np.int64) * region.stride
-        starts: list[int] = (slots[:, None] + np.arange(region.parts) * region.apart).reshape(-1).tolist()
-        return starts
 
     def close(self) -> None:
         """Give the memory back. Where somebody still holds a view of it, it goes with the last one."""

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from stepwell.cache.arena import Region
+from stepwell.cache.arena import Region, Slotted
 
 
-class Mapped:
+class Mapped(Slotted):
     """Implements ArenaView. The mapping goes with the last view of it."""
 
     def __init__(self, fd: int, nbytes: int, regions: Sequence[Region], name: str = "") -> None:
@@ -19,15 +19,5 @@ class Mapped:
         if hasattr(mmap, "MADV_DONTDUMP"):
             with suppress(OSError):  # a wish: a crash should not write all of it to a core file
                 self._map.madvise(mmap.MADV_DONTDUMP)
-        self.fd, self.name, self.nbytes = fd, name, nbytes
-        self.memory = memoryview(self._map)
-        self.address = int(np.frombuffer(self._map, dtype=np.uint8).ctypes.data)
-        self._regions = tuple(regions)
-
-    def slots(self, group: int) -> tuple[int, int, int]:
-        region = self._regions[group]
-        return region.first, region.stride, region.payload
-
-    def parts(self, group: int) -> tuple[int, int]:
-        region = self._regions[group]
-        return region.parts, region.apart
+        super().__init__(memoryview(self._map), int(np.frombuffer(self._map, dtype=np.uint8).ctypes.data), regions)
+        self.fd, self.name = fd, name

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from stepwell.abc.storage import Storage
-from stepwell.cache.arena import Arena
+from stepwell.cache.arena import Slotted
 from stepwell.cache.shards import tags_of
 from stepwell.engine import seal
 from stepwell.types import DIGEST_BYTES, DONE, MISSING, Done, GroupSpec, Ids, Missing, PageKey, PageResult
@@ -35,7 +35,7 @@ class PageIO(ABC):
 class LocalPageIO(PageIO):
     """By a storage that reaches the arena of this process."""
 
-    def __init__(self, storage: Storage, arena: Arena, groups: Sequence[GroupSpec], rank: int | None = None) -> None:
+    def __init__(self, storage: Storage, arena: Slotted, groups: Sequence[GroupSpec], rank: int | None = None) -> None:
         """`rank`: the arena is that rank's own, and has its parts only."""
         self._storage, self._arena = storage, arena
         self._tags = [group.tags if rank is None else tags_of(group, rank) for group in groups]
