@@ -28,6 +28,6 @@ def test_an_s3_server_that_is_killed_costs_hits_alone(s3: Any) -> None:
         "secret_key": config.secret_key,
     }
     patient = {"prefetch.base_s": 2.0, "tiers.timeout_s": 10.0}  # moto answers some hundred requests a second
-    report = under_fault(storage, s3.kill, s3.start, settings=patient, before_s=6.0, recover_s=40.0)
+    report = under_fault(storage, s3.kill, s3.start, settings=patient, before_s=3.0, recover_s=40.0)
     print(report)
     report.check()

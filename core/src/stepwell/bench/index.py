@@ -239,7 +239,7 @@ def _bury_the_dead(cache: Cache) -> None:
 
 
 def _cold(nodes: int, quick: bool) -> dict[str, list[float]]:
-    paths = COLD_PATHS // 10 if quick else COLD_PATHS
+    paths = COLD_PATHS // 30 if quick else COLD_PATHS
     cache = _cache(3, paths * (TOKENS // PAGE + 300))
     prompts = [_plant(cache, path, nodes) for path in range(paths)]
     work: dict[str, Timed] = {"floor": (_walk, cache, prompts), "3": (_match, cache, prompts)}
