@@ -41,19 +41,19 @@ class TorchGroup(Group):
         return group
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        self._live().allreduce([x], _reducing(distributed.ReduceOp.SUM)).wait()
+        _wait(self._live().allreduce([x], _reducing(distributed.ReduceOp.SUM)))
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         parts = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         gathering = AllgatherOptions()
         gathering.asyncOp = False
-        self._live()._allgather_base(parts, x.contiguous(), gathering).wait()
+        _wait(self._live()._allgather_base(parts, x.contiguous(), gathering))
         return torch.cat(parts.chunk(self.size), dim=-1)
 
     def least(self, *numbers: int) -> tuple[int, ...]:
         said = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        self._live().allreduce([said], _reducing(distributed.ReduceOp.MIN)).wait()
+        _wait(self._live().allreduce([said], _reducing(distributed.ReduceOp.MIN)))
         return tuple(said.tolist())
 
     def close(self) -> None:
@@ -96,3 +96,9 @@ def _reducing(how: distributed.ReduceOp.RedOpType) -> distributed.AllreduceOptio
     options = distributed.AllreduceOptions()
     options.reduceOp, options.asyncOp = how, False
     return options
+
+
+def _wait(work: distributed.Work | None) -> None:
+    """For what gloo does on threads of its own. NCCL's is in order with all else of the stream, and there is none."""
+    if work is not None:
+        work.wait()
