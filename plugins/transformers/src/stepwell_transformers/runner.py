@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from stepwell import ArenaView, ConfigError, Context, ModelInfo, PagedAttention, Part, Runner, Step, StepPlan
 from stepwell_kernels import HostPages, PagePool, PageShape
-from stepwell_kernels.collective import join
+from stepwell_kernels.collective import Group, join
 from stepwell_transformers.codec import end_tokens
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.exact import exact_products
@@ -22,7 +23,7 @@ from stepwell_transformers.executor import Executor
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.host_memory import populate, refused
 from stepwell_transformers.locate import locate
-from stepwell_transformers.memory import Device, Share, check_weights
+from stepwell_transformers.memory import Device, Share, check_weights, gib, made_bytes
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.plain import PlainExecutor
 from stepwell_transformers.profile import needed, share_of
@@ -60,7 +61,9 @@ class TransformersRunner(Runner):
                     check_weights(config.model, nbytes, Device.now(device), config.memory)
                 self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report, group)
             if self._model.spread is not None:
-                for line in self._model.spread.lines():
+                has = gib(made_bytes(self._model.model))
+                context.log.info("rank %d of %d has %s of the weights", context.rank, context.world, has)
+                for line in self._model.spread.lines() if context.rank == 0 else ():
                     context.log.info("%s", line)
             for line in self._model.fused.lines:
                 context.log.info("%s", line)
@@ -76,7 +79,7 @@ class TransformersRunner(Runner):
         self.depth = 2
         self.model = ModelInfo(
             name=config.model,
-            fingerprint=random.fingerprint(device) if random else fingerprint(folder, context.state_dir),
+            fingerprint=random.fingerprint(device) if random else _summed_once(folder, context.state_dir, group),
             kv_dtype=str(self._model.dtype).removeprefix("torch."),
             layout=LAYOUT,
             context=self._model.context,
@@ -166,6 +169,16 @@ class TransformersRunner(Runner):
     def _opened(self) -> Executor:
         assert self._executor is not None
         return self._executor
+
+
+def _summed_once(folder: Path, cache: Path, group: Group) -> str:
+    """The fingerprint of a folder; the first rank reads all of its files, and the others what it has noted of them."""
+    if group.rank:
+        group.least(0)
+    found = fingerprint(folder, cache)
+    if not group.rank:
+        group.least(0)
+    return found
 
 
 def own_device(name: str, context: Context) -> str:
