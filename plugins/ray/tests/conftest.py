@@ -91,6 +91,10 @@ class Deployed:
         body = {"model": "sim", "prompt": prompt, "max_tokens": tokens, **more}
         return self.client.post("/v1/completions", json=body, headers=CLIENT)
 
+    def family(self) -> list[int]:
+        """The command's process, and all that came of it."""
+        return [self.process.pid, *family(self.process.pid)]
+
     def replicas(self) -> set[int]:
         """Process ids of the engines."""
         return {pid for pid in family(self.process.pid) if "ray::ServeReplica:stepwell:engine" in title(pid)}

@@ -14,9 +14,9 @@ from stepwell.errors import ConfigError
 from stepwell_ray import lacking, stepwell_checks
 from stepwell_ray.commands import deploy, on_loopback
 from stepwell_ray.judge import Judged, judge
-from stepwell_ray.launch import progress, why
 from stepwell_ray.parcel import Parcel
 from stepwell_ray.settings import RaySettings
+from stepwell_ray.told import State, progress, why
 
 SIM = ("runner.use=sim", "cache.device_pages=64", "cache.host_pages=64", "server.port=8123")
 
@@ -108,8 +108,6 @@ def test_what_serve_says_of_a_failure_becomes_a_sentence() -> None:
 
 
 def test_progress_and_a_loopback_ray() -> None:
-    from stepwell_ray.cluster import State
-
     state = State("well", "DEPLOYING", "u", "", {"ingress": {"RUNNING": 1}, "engine": {"STARTING": 2, "RUNNING": 1}})
     assert progress(state) == "deploying  engine: 1 running, 2 starting  ingress: 1 running"
     env = {"RAY_USAGE_STATS_ENABLED": "1"}

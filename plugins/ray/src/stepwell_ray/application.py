@@ -9,7 +9,8 @@ from ray.serve.schema import LoggingConfig
 
 from stepwell_ray.ingress import Ingress
 from stepwell_ray.judge import Judged
-from stepwell_ray.replica import END_S, ENGINE, Replica
+from stepwell_ray.replica import END_S, Replica
+from stepwell_ray.told import ENGINE
 
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 MANY = 100_000

@@ -6,27 +6,15 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 import ray
 from ray import serve
 from ray.serve.config import ProxyLocation
 
 from stepwell.errors import ConfigError
 from stepwell_ray.judge import Judged
+from stepwell_ray.told import State
 
 LOOPBACK = "127.0.0.1"
-
-
-class State(msgspec.Struct):
-    """An application as Ray Serve sees it."""
-
-    name: str
-    status: str
-    """RUNNING, DEPLOYING, UNHEALTHY, ..., or ABSENT."""
-    url: str
-    message: str
-    replicas: dict[str, dict[str, int]]
-    """By deployment: how many replicas are STARTING, RUNNING, ..."""
 
 
 @contextmanager
@@ -44,7 +32,6 @@ def own_ray(judged: Judged) -> Iterator[None]:
         _enough(judged)
         yield
     finally:
-        serve.shutdown()
         ray.shutdown()
 
 

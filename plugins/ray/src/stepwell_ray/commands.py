@@ -10,9 +10,15 @@ import click
 
 from stepwell.cli.options import set_option
 
-ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_enable_metrics_collection": "0"}
+ALONE = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_AUTH_MODE": "token",
+}
 """What Ray and the processes that it starts go by: nothing is reported to anybody, nodes are known by their loopback
-address (as on systems where that is the default), and no ports are opened for figures that nobody asked for."""
+address (as on systems where that is the default), no ports are opened for figures that nobody asked for, and what Serve
+listens on for its own sake asks for a token."""
 
 
 def on_loopback(env: MutableMapping[str, str]) -> None:
@@ -69,9 +75,9 @@ def ray(
 
     from stepwell_ray import cluster
     from stepwell_ray.launch import deploy as run
-    from stepwell_ray.launch import progress
+    from stepwell_ray.told import State, progress
 
-    def tell(state: cluster.State) -> None:
+    def tell(state: State) -> None:
         if as_json:
             click.echo(msgspec.json.encode(state).decode())
         elif ask:

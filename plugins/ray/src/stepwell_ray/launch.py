@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from collections.abc import Callable
@@ -14,14 +13,12 @@ from stepwell.engine.supervise import ChildFailed
 from stepwell_ray import cluster
 from stepwell_ray.application import application
 from stepwell_ray.judge import Judged
-from stepwell_ray.replica import ENGINE
+from stepwell_ray.told import State, progress, why
 
 LOOK_S = 0.5
-RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Failed): (.+)$", re.MULTILINE)
-"""How a traceback ends."""
 
 
-def deploy(judged: Judged, console: Console, *, detach: bool, tell: Callable[[cluster.State], None]) -> int:
+def deploy(judged: Judged, console: Console, *, detach: bool, tell: Callable[[State], None]) -> int:
     """Deploy, and serve until told to stop; with `detach`, until everything is ready. Answers the exit status."""
     address = judged.ray.address
     for warning in judged.warnings:
@@ -47,7 +44,7 @@ def deploy(judged: Judged, console: Console, *, detach: bool, tell: Callable[[cl
     return 0
 
 
-def _bring_up(judged: Judged, console: Console, stop: threading.Event) -> cluster.State | None:
+def _bring_up(judged: Judged, console: Console, stop: threading.Event) -> State | None:
     """Deploy and wait; None: told to stop before it was ready. Raises ChildFailed where it cannot be."""
     import ray
 
@@ -81,25 +78,8 @@ def _watch(judged: Judged, console: Console, stop: threading.Event) -> None:
         shown = _show(cluster.state(judged), console, shown)
 
 
-def _show(now: cluster.State, console: Console, shown: str) -> str:
+def _show(now: State, console: Console, shown: str) -> str:
     text = progress(now)
     if text != shown:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     return text
-
-
-def progress(now: cluster.State) -> str:
-    """How far it is, in a line."""
-    parts = []
-    for name, states in sorted(now.replicas.items(), key=lambda one: one[0] != ENGINE):
-        counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(states.items())) or "none yet"
-        parts.append(f"{name}: {counts}")
-    return f"{now.status.lower()}  " + "  ".join(parts)
-
-
-def why(message: str) -> str:
-    """The sentence that matters out of what Serve says about a failure, which is tracebacks."""
-    raised = RAISED.findall(message)
-    if raised:
-        return str(raised[-1]).strip()
-    return message.strip().partition("\n")[0] or "Ray Serve could not deploy it, and does not say why"

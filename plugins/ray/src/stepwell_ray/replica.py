@@ -26,8 +26,6 @@ from stepwell_ray.parcel import Parcel
 from stepwell_ray.policy import chosen
 from stepwell_ray.where import Where
 
-ENGINE = "engine"
-"""Name of the deployment."""
 END_S = 15.0
 """Beyond the engine's own time to drain: for saves, stores and the last answers."""
 
