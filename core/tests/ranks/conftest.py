@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepwell import Capability
 from stepwell.assemble import Assembly
 from stepwell.builtin.sim import answer
 from stepwell.cache.keys import namespace, page_digests
@@ -48,10 +49,13 @@ class Spread:
 
         settings = fault.pop("settings", {})
         assert isinstance(settings, dict)
+        provides = frozenset() if fault.pop("alone", False) else frozenset({Capability.RANKS})
         config = Config.load(None, {"HOME": "/nonexistent"}, extra={"runner.use": "sim", **TIERS, **settings})
         assembly = Assembly(config, load(only=()))
         chosen = assembly.resolved.chosen
-        offer = replace(chosen["runner"].offer, make=partial(wild_runner.make, wild_runner.Fault(**fault)))
+        offer = replace(
+            chosen["runner"].offer, make=partial(wild_runner.make, wild_runner.Fault(**fault)), provides=provides
+        )
         chosen["runner"] = replace(chosen["runner"], offer=offer)
         self.sim = chosen["runner"].settings
         self.parts: Parts | None = None

@@ -115,3 +115,14 @@ def test_a_rank_that_cannot_start_says_why(spread: Make, tmp_path: Path) -> None
 def test_what_cannot_be_spread_is_refused(spread: Make) -> None:
     with pytest.raises(ConfigError, match=r"cache.head_shards = 3"):
         spread(settings={"runner.heads": 4, "cache.head_shards": 3})
+
+
+def test_saves_behind_steps_that_never_end_are_missed(spread: Make) -> None:
+    one = spread(what="keep", at=1, late=True, settings={"ranks.timeout_s": 0.5})
+    one.start(range(20), 4).check()
+    assert re.search(r"rank 1 \(pid \d+\) did not end a save within (0.5|1) s$", one.why())
+
+
+def test_a_runner_that_declares_no_ranks_is_refused(spread: Make) -> None:
+    with pytest.raises(ConfigError, match=r"runner.use = 'sim' .* cannot be spread over ranks.tp = 2 ranks"):
+        spread(alone=True)

@@ -21,7 +21,7 @@ from stepwell.errors import ConfigError
 from stepwell.resolve import resolve
 
 
-@click.command()
+@click.command("rank")
 @click.argument("path", metavar="[CONFIG]", required=False)
 @set_option
 def command(path: str | None, sets: tuple[str, ...]) -> None:

@@ -47,6 +47,8 @@ class WildRunner(SimRunner):
         return WildStep(self, step, self.what if now else "")
 
     def saved(self):
+        if self.what == "keep":
+            return {}
         ended, self.kept = self.kept, {}
         if ended and self.random.random() < 0.5:  # some later than others
             first = min(ended)

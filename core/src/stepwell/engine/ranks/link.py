@@ -17,6 +17,9 @@ from stepwell.errors import PluginError
 SLOW_BEATS_S = 1.5
 """A rank that has not been heard for so long is the one to blame."""
 
+KILL_S = 10.0
+"""How long to wait for the system to end a process that was killed; a device may hold it."""
+
 
 class Link:
     """One rank. `say` on the brain's thread, `heard` on the one that hears."""
@@ -83,8 +86,10 @@ class Link:
             expected, sent = self.owed[0]
             if now - max(sent, self.free_at) > timeout_s * expected.horizon:
                 return f"did not answer step {expected.number} within {timeout_s * expected.horizon:g} s"
-        if self.saves and not self.owed and now - max(self.saved_at, self.free_at) > timeout_s:
-            return f"did not end a save within {timeout_s:g} s"
+        # A save may wait for the step that it came with.
+        since, limit_s = (self.saved_at, 2 * timeout_s) if self.owed else (max(self.saved_at, self.free_at), timeout_s)
+        if self.saves and now - since > limit_s:
+            return f"did not end a save within {limit_s:g} s"
         return ""
 
     def at(self) -> str:
@@ -106,7 +111,10 @@ class Link:
             return "was let go"
         with self._killing:
             self._process.kill()
-            return ending(self._process.wait())
+            try:
+                return ending(self._process.wait(KILL_S))
+            except subprocess.TimeoutExpired:
+                return "was killed, and the system does not let it go"
 
     @property
     def dead(self) -> bool:

@@ -295,6 +295,6 @@ class RanksRunner(Runner):
         with self._news:
             self._verdict = self._verdict or why
             self._news.notify_all()
+        self._wake()
         for link in self.links:
             link.kill()
-        self._wake()
