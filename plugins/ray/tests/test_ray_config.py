@@ -114,3 +114,11 @@ def test_progress_and_a_loopback_ray() -> None:
     on_loopback(env)
     assert env["RAY_USAGE_STATS_ENABLED"] == "1"
     assert len(env) > 1
+
+
+def test_replicas_follow_the_requests_there_are() -> None:
+    from stepwell_ray.wanted import wanted
+
+    assert wanted([40.0, 9.0], target=16, now=2) == 4
+    assert wanted([0.0, 0.0], target=16, now=2) == 1
+    assert wanted([], target=16, now=2) == 2, "nobody has reported yet"

@@ -113,18 +113,22 @@ class MovingClient(RoutedClient):
             text = f"a request {request.rid!r} is in flight already"
             outputs.put(Output(request.rid, finish="refused", error=text))
             return outputs
-        task = asyncio.create_task(self._carry(request, outputs))
-        self._carrying[request.rid] = task
-        task.add_done_callback(lambda _: self._carrying.pop(request.rid, None))
+        self._carrying[request.rid] = asyncio.create_task(self._contained(request, outputs))
         return outputs
 
     async def close(self) -> None:
         """Leave all of them."""
-        for task in list(self._carrying.values()):
-            task.cancel()
         await super().close()
 
     # --- one request -------------------------------------------------------------------------------------------
+
+    async def _contained(self, request: Request, outputs: Outputs) -> None:
+        """Whatever goes wrong here, who asked is told."""
+        try:
+            await self._carry(request, outputs)
+        except Exception as error:
+            logging.getLogger("stepwell.ray").exception("request %s", request.rid)
+            self._put(outputs, Output(request.rid, finish="error", error=f"{type(error).__name__}: {error}"))
 
     async def _carry(self, request: Request, outputs: Outputs) -> None:
         """Pass on what comes of a request; begin again elsewhere where its replica went before it said anything."""
@@ -138,7 +142,7 @@ class MovingClient(RoutedClient):
                     return
             finally:
                 inner.close()
-        outputs.put(Output(request.rid, finish="error", error=self.why_down or NONE))
+        self._put(outputs, Output(request.rid, finish="error", error=self.why_down or NONE))
 
     async def _pass_on(self, inner: Outputs, outputs: Outputs, name: str | None) -> bool:
         """False: nothing came but word that the replica `name` does not serve any more, and another does."""
@@ -147,8 +151,14 @@ class MovingClient(RoutedClient):
             if not begun and name is not None and self._can_move(output, name):
                 return False
             begun = True
-            outputs.put(output)
+            self._put(outputs, output)
         return True
+
+    def _put(self, outputs: Outputs, output: Output) -> None:
+        """An output for who asked; with the last one the name of the request is free again."""
+        if output.finish is not None:
+            self._carrying.pop(outputs.rid, None)
+        outputs.put(output)
 
     def _can_move(self, output: Output, name: str) -> bool:
         if output.tokens or not (output.finish == "error" or (output.finish == "refused" and output.later)):
@@ -159,7 +169,7 @@ class MovingClient(RoutedClient):
 
     def _drop(self, rid: str) -> None:
         """Nobody wants the answer any more."""
-        task = self._carrying.get(rid)
+        task = self._carrying.pop(rid, None)
         if task is not None:
             task.cancel()
 

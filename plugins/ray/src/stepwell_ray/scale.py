@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from ray.serve.config import AutoscalingContext
+
+from stepwell_ray.wanted import wanted
 
 
 def by_ongoing(context: AutoscalingContext) -> tuple[int, dict[str, object]]:
     """Serve's own count sees none of our requests, since they pass by it; delays and limits are still Serve's."""
     return wanted(_latest(context), float(context.config.target_ongoing_requests), context.current_num_replicas), {}
-
-
-def wanted(ongoing: list[float], target: float, now: int) -> int:
-    """Replicas for these requests; unchanged while nobody has reported yet."""
-    return max(1, ceil(sum(ongoing) / target)) if ongoing else now
 
 
 def _latest(context: AutoscalingContext) -> list[float]:
