@@ -79,7 +79,9 @@ def test_what_does_not_come_out_even_stays_whole(kind: str, why: str, tiny: Call
     got = answers(cut(model, found, thread_groups(4)))
     assert all(torch.equal(got[0], other) for other in got[1:])
     assert (got[0] - want).abs().max() <= 1e-4 * want.abs().max()
-    assert any(why in line for line in found.lines())
+    lines = list(found.lines())
+    assert any(why in line for line in lines)
+    assert lines[-1] == f"{len(found.whole)} layers keep the same in pages on each of 4 ranks"
     kept = {group.name: (group.heads, group.ranks) for group in shape.of_rank(4, found.whole).groups(4)}
     assert kept == {"full": (2, 1), "swa": (1, 4)} if kind == "mimo" else {"full": (2, 1)}
     assert sum(part.numel() for part in cut(model, found, thread_groups(4))[0].parameters()) < sum(

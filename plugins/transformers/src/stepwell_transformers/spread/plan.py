@@ -51,6 +51,8 @@ class Plan:
             kinds = Counter(pattern(name) for name in names)
             for kind, count in kinds.items():
                 yield f"{kind} ({count}) stays whole on each of {self.size} ranks: {why}"
+        if self.whole:
+            yield f"{len(self.whole)} layers keep the same in pages on each of {self.size} ranks"
 
 
 def plan(model: nn.Module, size: int, layers: Sequence[LayerShape], groups: Sequence[Sequence[int]]) -> Plan:
