@@ -50,7 +50,10 @@ class Spread:
         settings = fault.pop("settings", {})
         assert isinstance(settings, dict)
         provides = frozenset() if fault.pop("alone", False) else frozenset({Capability.RANKS})
-        config = Config.load(None, {"HOME": "/nonexistent"}, extra={"runner.use": "sim", **TIERS, **settings})
+        left_out = fault.pop("without", ())
+        assert isinstance(left_out, tuple)
+        tiers = {name: value for name, value in TIERS.items() if name.split(".")[0] not in left_out}
+        config = Config.load(None, {"HOME": "/nonexistent"}, extra={"runner.use": "sim", **tiers, **settings})
         assembly = Assembly(config, load(only=()))
         chosen = assembly.resolved.chosen
         offer = replace(

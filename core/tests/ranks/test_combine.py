@@ -63,6 +63,8 @@ def test_one_rank_saves_what_all_hold() -> None:
     shares = [share(PLAN, GROUPS, rank, 2) for rank in (0, 1)]
     assert [[save.id for save in one.saves] for one in shares] == [[11, 12], [11, 13]]
     assert [len(one.loads) for one in shares] == [1, 1]
+    assert share(PLAN, GROUPS, 0, 2, own=True) is PLAN
+    assert [list(who) for _, who in Expected.of(PLAN, GROUPS, 2, own=True).saves.values()] == [[0, 1]] * 3
     for id in range(6):
         assert list(savers(PageCopy(id, 1, ids(), ids()), GROUPS, 4)) == [id % 4]
 

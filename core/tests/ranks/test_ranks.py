@@ -32,6 +32,14 @@ def churn(spread: Spread, rounds: int = 4) -> None:
             running.check()
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_host_memory_of_each_ranks_own_gives_the_same_answers(spread: Make, heads: int) -> None:
+    one = spread(settings={"runner.heads": heads, "ranks.arena": "own"}, without=("storage", "prefetch"))
+    churn(one)
+    stats = one.engine.control("stats")
+    assert stats["host_pages_loaded" if "host_pages_loaded" in stats else "ticks"]
+
+
 def audited(spread: Spread) -> dict[str, object]:
     until = time.monotonic() + 10
     while any((stats := spread.engine.control("stats"))[name] for name in ("in_flight", "store_pages_in_flight")):

@@ -1,7 +1,7 @@
 """Answers of several ranks made one, and who does what only one of them needs to do; nothing here has an effect.
 
 A page counts as copied if it is on every rank that took part. A group that every rank holds whole (`ranks == 1`) is
-saved by one rank, which another copy's turn is not, and loaded by all.
+saved by one rank, copies in turns, and loaded by all, where they share the host's memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Split(Exception):
     """Ranks that did not do the same; their pages do not belong together any more."""
 
 
-def savers(copy: PageCopy, groups: Sequence[GroupSpec], world: int) -> range:
-    """The ranks that carry a save out."""
-    if groups[copy.group].ranks > 1:
+def savers(copy: PageCopy, groups: Sequence[GroupSpec], world: int, *, own: bool = False) -> range:
+    """The ranks that carry a save out; all where each has host memory of its `own`, which none else can load from."""
+    if own or groups[copy.group].ranks > 1:
         return range(world)
     return range(copy.id % world, copy.id % world + 1)
 
 
-def share(plan: StepPlan, groups: Sequence[GroupSpec], rank: int, world: int) -> StepPlan:
+def share(plan: StepPlan, groups: Sequence[GroupSpec], rank: int, world: int, *, own: bool = False) -> StepPlan:
     """What one rank has to do of a plan."""
-    if not plan.saves or all(group.ranks > 1 for group in groups):
+    if own or not plan.saves or all(group.ranks > 1 for group in groups):
         return plan
     return replace(plan, saves=tuple(save for save in plan.saves if rank in savers(save, groups, world)))
 
@@ -65,14 +65,14 @@ class Expected:
     """Pages of each save by id, and the ranks that carry it out."""
 
     @classmethod
-    def of(cls, plan: StepPlan, groups: Sequence[GroupSpec], world: int) -> Expected:
+    def of(cls, plan: StepPlan, groups: Sequence[GroupSpec], world: int, *, own: bool = False) -> Expected:
         """What answers to this plan look like."""
         return cls(
             plan.number,
             plan.horizon,
             tuple([row.sample for row in plan.rows]),
             {load.id: len(load.device) for load in plan.loads},
-            {save.id: (len(save.device), savers(save, groups, world)) for save in plan.saves},
+            {save.id: (len(save.device), savers(save, groups, world, own=own)) for save in plan.saves},
         )
 
     def check(self, answer: Result, rank: int) -> None:

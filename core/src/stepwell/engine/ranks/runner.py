@@ -108,7 +108,10 @@ class RanksRunner(Runner):
         self._serving = False  # registering memory may hold an interpreter up
         for link in self.links:
             seen = seen_by(link.rank, self.groups, regions)
-            pinning = Pinning(*alone(seen, regions, arena.nbytes)) if self._own else Pinning(arena.nbytes, seen)
+            nbytes = arena.nbytes
+            if self._own:
+                nbytes, seen = alone(seen, regions, nbytes)
+            pinning = Pinning(nbytes, seen, self._own)
             self._tell(link, Word.PIN, wire.encode(pinning), -1 if self._own else arena.fd)
         self._all(Word.DONE, self._start_s, "did not reach the host tier's memory")
         self._begin()
@@ -116,7 +119,7 @@ class RanksRunner(Runner):
     def launch(self, plan: StepPlan) -> Step:
         self.check()
         plan = seeded(plan)
-        expected, step = Expected.of(plan, self.groups, len(self.links)), RanksStep(self)
+        expected, step = Expected.of(plan, self.groups, len(self.links), own=self._own), RanksStep(self)
         body = wire.packed(plan)
         if self.late_saves:
             with self._news:

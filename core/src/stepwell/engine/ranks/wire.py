@@ -119,6 +119,8 @@ class Pinning(msgspec.Struct, frozen=True, array_like=True):
 
     nbytes: int
     regions: tuple[Region, ...]
+    own: bool
+    """It is this rank's own: no descriptor comes with this."""
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,7 +1,6 @@
 """The process of one rank: makes its runner, carries plans out in their order, and answers as soon as a step is done.
 
-One thread has the runner. It waits for plans and for the runner's news; right after either it looks around a little
-before it sleeps, since the next is often just about to come. Another thread says that this process lives.
+One thread has the runner, and waits for plans and for the runner's news. Another says that this process lives.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from stepwell.engine.spawned import begin, complaint, ours
 from stepwell.types import GroupSpec
 
 BEAT_S = 0.5
-LINGER_S = 50e-6
-"""How long a rank looks for news before it sleeps: less than waking it would take."""
 
 
 class Rank:
@@ -41,7 +38,7 @@ class Rank:
         self._news_read.setblocking(False)
         self._news_write.setblocking(False)
         self._woken = False
-        self._over = False
+        self._over = self._own = False
         self._opening = True
         """Until the first plan; before it a descriptor may come."""
 
@@ -54,8 +51,7 @@ class Rank:
         poll.register(self._stream, select.POLLIN)
         poll.register(self._news_read, select.POLLIN)
         while not self._over:
-            if not self._linger():
-                poll.poll()
+            poll.poll()
             if self._woken:
                 self._woken = False
                 with contextlib.suppress(BlockingIOError):
@@ -64,20 +60,11 @@ class Rank:
                 self._do(runner, word, body)
             self._answer(runner)
 
-    def _linger(self) -> bool:
-        """Whether something comes within moments; nothing is spent on that where nothing runs."""
-        until = time.perf_counter() + LINGER_S
-        while self._steps and time.perf_counter() < until:
-            if self._woken:
-                return True
-            os.sched_yield()
-        return self._woken
-
     def _do(self, runner: Runner, word: int, body: bytes) -> None:
         match word:
             case Word.PLAN:
                 self._opening = False
-                plan = share(wire.unpacked(body), self._groups, self._rank, self._world)
+                plan = share(wire.unpacked(body), self._groups, self._rank, self._world, own=self._own)
                 self._steps.append(runner.launch(plan))
             case Word.OPEN:
                 opening = decoded(body, Opening)
@@ -85,9 +72,9 @@ class Rank:
                 self._stream.say(Word.DONE)
             case Word.PIN:
                 pinning = decoded(body, Pinning)
-                fds = self._stream.fds
-                memory = Mapped(fds.pop() if fds else private(pinning.nbytes), pinning.nbytes, pinning.regions)
-                runner.pin(memory)
+                self._own = pinning.own
+                fd = private(pinning.nbytes) if pinning.own else self._stream.fds.pop()
+                runner.pin(Mapped(fd, pinning.nbytes, pinning.regions))
                 self._stream.say(Word.DONE)
             case Word.CLOSE:
                 runner.close()
