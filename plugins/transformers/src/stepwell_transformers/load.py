@@ -75,7 +75,8 @@ class Source:
         empty = skeleton(self.config, self.dtype, self.attention)
         plan = planned(empty)
         checkpoint = Checkpoint(self.folder)
-        if checkpoint.fits(empty, self.dtype or self.config.dtype):
+        (fits,) = group.least(int(checkpoint.fits(empty, self.dtype or self.config.dtype)))
+        if fits:
             report(f"reading part {group.rank + 1} of {group.size} of the weights")
             checkpoint.read_part(empty, plan, group, device)
             return empty.eval(), plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GPT2Config
 
 from stepwell import ConfigError
 from stepwell_kernels.collective import Group, thread_groups
@@ -153,3 +153,30 @@ def test_a_part_read_from_a_checkpoint_is_a_part_of_the_whole(kind: str, tiny: C
         got = weights(empty)
         assert got.keys() == weights(want).keys()
         assert all(torch.equal(got[name], tensor) for name, tensor in weights(want).items())
+
+
+def test_a_weight_that_is_never_rounded_is_read_as_it_is(tmp_path: Path) -> None:
+    """Routers of DeepSeek, in bfloat16; its latent attention is cut by heads, and every rank has its latents."""
+    sizes = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+    config = DeepseekV3Config(
+        **sizes,
+        **experts,
+        **{"n_group": 1, "topk_group": 1, "num_hidden_layers": 2, "vocab_size": 300, "hidden_size": 64},
+        **{"intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 512},
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    found, _ = planned(model, 2)
+    (group, _) = groups = thread_groups(2)
+    want = weights(cut(model, found, groups)[0])
+    empty = skeleton(model.config, torch.bfloat16, "eager")
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.fits(empty, torch.bfloat16)
+    checkpoint.read_part(empty, found, group, torch.device("cpu"))
+    got = weights(empty)
+    assert {name: tensor.dtype for name, tensor in got.items()} == {name: tensor.dtype for name, tensor in want.items()}
+    assert all(torch.equal(got[name], tensor) for name, tensor in want.items())
+    assert found.whole == {0, 1}
+    assert want["model.layers.1.self_attn.kv_b_proj.weight"].shape[0] == 2 * (16 + 12)

@@ -44,10 +44,10 @@ class Checkpoint:
             self._files |= dict.fromkeys(self._open[path].keys(), path)
 
     def fits(self, model: Any, dtype: torch.dtype | None) -> bool:
-        """Whether all that a model wants is there, by its name or expert by expert, to be loaded as one dtype."""
-        if dtype is None or (dtype != torch.float32 and getattr(model, "_keep_in_fp32_modules_strict", None)):
-            return False
-        return all(self._find(names, tuple(tensor.shape)) is not None for names, tensor in _wanted(model))
+        """Whether all that a model wants is there, by its name or expert by expert. `dtype`: None if unknown."""
+        return dtype is not None and all(
+            self._find(names, tuple(tensor.shape)) is not None for names, tensor in _wanted(model)
+        )
 
     def read_part(self, model: Any, plan: Plan, group: Group, device: torch.device) -> None:
         """Cut a model that has no weights yet, and read what is left of it."""
@@ -60,7 +60,8 @@ class Checkpoint:
             cut = next((plan.cuts[name] for name in names if name in plan.cuts), None)
             all_of_it = (slice(None),) * len(shape)
             part = found[all_of_it] if cut is None else cut.part(found, shape, group.rank, group.size)
-            _give(model, names, part.to(device, tensor.dtype))
+            precise = any(kept in name for kept in _precise(model) for name in names)
+            _give(model, names, part.to(device, torch.float32 if precise else tensor.dtype))
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 module._buffers[name] = None if buffer is None else buffer.to(device)
@@ -111,6 +112,11 @@ class Stacked:
         return torch.cat(
             [part[slice(*span), columns] for part, span in zip(parts, spans, strict=True) if span[0] < span[1]]
         )
+
+
+def _precise(model: Any) -> list[str]:
+    """Parts of names of weights that are never rounded to 16 bits."""
+    return list(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
 
 
 def _tensors(model: Any) -> list[tuple[str, torch.Tensor]]:
