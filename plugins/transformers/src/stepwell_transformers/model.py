@@ -76,7 +76,7 @@ class PagedModel:
         for module in self.counting:
             tell_positions(module)
         absorb(self.model, name, paged.NAME)
-        self.fused = fuse(self.model, how, report)
+        self.fused = fuse(self.model, how, report, group)
         self.library: Library | None = None
         """What does its attention, where that is not ours."""
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from stepwell_kernels.collective import Group
+
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Of the length of the own answer: several roundings apart, where another formula is off by tenths."""
 SCALES = (1.0, 30.0)
@@ -33,6 +35,11 @@ def off(got: torch.Tensor, want: torch.Tensor) -> float:
 def near(distance: float, dtype: torch.dtype) -> bool:
     """Whether that is rounding."""
     return distance <= TOLERANCE.get(dtype, 0.0)
+
+
+def all_near(distance: float, dtype: torch.dtype, group: Group) -> bool:
+    """Whether it is on every rank: what is fused on one and not on another would sum in another order, or never."""
+    return bool(group.least(int(near(distance, dtype)))[0])
 
 
 def noise(shape: tuple[int, ...], scale: float, like: torch.Tensor) -> torch.Tensor:

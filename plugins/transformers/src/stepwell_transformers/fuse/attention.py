@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from stepwell import Window
+from stepwell_kernels.collective import Group
 from stepwell_kernels.fused import Norm, linear, project_and_write, rms_norm, rotate, rotate_and_write
-from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
+from stepwell_transformers.fuse.agree import SCALES, Left, all_near, noise, off
 from stepwell_transformers.fuse.branch import Call, FusedBranch
 from stepwell_transformers.fuse.merge import Merged, merge, plain
 from stepwell_transformers.fuse.probe import Ask, Called, Probe
 from stepwell_transformers.paging import Foreign, Paging
+from stepwell_transformers.spread.rows import RowLinear
 
 PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",), ("query_key_value",), ("W_pack",))
 OUTPUTS = ("o_proj", "out_proj", "dense")
@@ -125,7 +127,7 @@ def _sizes(heads: Heads) -> list[int]:
 
 
 def fuse_attention(
-    module: nn.Module, ask: Ask, call: Called, probe: Probe, norms: Mapping[nn.Module, Norm]
+    module: nn.Module, ask: Ask, call: Called, probe: Probe, norms: Mapping[nn.Module, Norm], group: Group
 ) -> FusedAttention | Left:
     """The twin of an attention module that asked so when called so, or why there is none."""
     if call.args or "hidden_states" not in call.more:
@@ -144,7 +146,7 @@ def fuse_attention(
     worst = float("inf")
     for twin in _twins(module, merged, output, ask, call, norms):
         distance = _off(module, twin, ask, call, probe)
-        if near(distance, merged.weight.dtype):
+        if all_near(distance, merged.weight.dtype, group):
             return twin
         worst = min(worst, distance)
     return Left("it asks or answers otherwise", worst)
@@ -152,7 +154,7 @@ def fuse_attention(
 
 def _linears(module: nn.Module) -> tuple[list[nn.Linear], nn.Linear] | None:
     children = dict(module.named_children())
-    output = next((children[name] for name in OUTPUTS if plain(children.get(name))), None)
+    output = next((children[name] for name in OUTPUTS if plain(children.get(name), RowLinear)), None)
     for names in PROJECTIONS:
         parts = [part for name in names if isinstance(part := children.get(name), nn.Linear)]
         if len(parts) == len(names) and isinstance(output, nn.Linear):

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepwell_kernels.collective import Group
 from stepwell_kernels.fused import Norm, add_rms_norm, linear, linear_add_norm
+from stepwell_transformers.spread.rows import RowLinear
 
 Call = Mapping[str, Any]
 """What a layer was called with, by name."""
@@ -30,22 +32,33 @@ class Branch(ABC):
 
 
 class FusedBranch(Branch):
-    """One whose last product and what comes behind it are one operation."""
+    """One whose last product and what comes behind it are one operation, unless ranks have to sum between the two."""
 
     def __init__(self, last: nn.Linear) -> None:
         self.last = last
+        self._group = last.group if isinstance(last, RowLinear) else None
 
     @abstractmethod
     def inner(self, x: torch.Tensor, call: Call) -> torch.Tensor:
         """What the last product is of."""
 
     def add(self, x: torch.Tensor, call: Call, residual: torch.Tensor | None = None) -> torch.Tensor:
-        return linear(self.inner(x, call), self.last.weight, self.last.bias, residual)
+        if self._group is None:
+            return linear(self.inner(x, call), self.last.weight, self.last.bias, residual)
+        part = self._summed(self._group, x, call)
+        return part if residual is None else residual + part
 
     def add_norm(
         self, x: torch.Tensor, call: Call, residual: torch.Tensor, norm: Norm, before: Norm | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return linear_add_norm(self.inner(x, call), self.last.weight, residual, norm, self.last.bias, before)
+        if self._group is None:
+            return linear_add_norm(self.inner(x, call), self.last.weight, residual, norm, self.last.bias, before)
+        part = self._summed(self._group, x, call)
+        return add_rms_norm(part, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
+
+    def _summed(self, group: Group, x: torch.Tensor, call: Call) -> torch.Tensor:
+        part = group.all_reduce(linear(self.inner(x, call), self.last.weight))
+        return part if self.last.bias is None else part + self.last.bias
 
 
 class OwnBranch(Branch):

@@ -9,26 +9,28 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from stepwell_kernels.collective import Group
 from stepwell_kernels.fused import Norm, linear
 from stepwell_transformers.apart import Report
 from stepwell_transformers.fuse import attention, layers, mlp, norms, turns
-from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
+from stepwell_transformers.fuse.agree import SCALES, Left, all_near, noise, off
 from stepwell_transformers.fuse.branch import Branch
 from stepwell_transformers.fuse.fused import Forward, Fused
 from stepwell_transformers.fuse.merge import plain
 from stepwell_transformers.fuse.probe import Probe, Trace, positions, probing, trace
+from stepwell_transformers.spread.rows import GatherLinear
 
 Kind = TypeVar("Kind", bound=nn.Module)
 Found = TypeVar("Found")
 
 
-def by_kernels(model: Any, report: Report) -> Fused:
+def by_kernels(model: Any, report: Report, group: Group) -> Fused:
     """Fuse what is known by what it does; everything else keeps its own forward."""
     report("fusing the model's layers")
     probe = Probe(positions(int(model.config.max_position_embeddings), model.device))
     with probing(model), torch.no_grad():
         try:
-            work = _Work(model, trace(model, probe), probe)
+            work = _Work(model, trace(model, probe), probe, group)
         except Exception as error:  # a model's code raises whatever its parts raise; what becomes of it is said later
             return Fused((f"nothing: the model does not run through pages ({_line(error)})",))
         work.fuse_turns()
@@ -47,8 +49,8 @@ def by_kernels(model: Any, report: Report) -> Fused:
 class _Work:
     """What has been found of one model so far."""
 
-    def __init__(self, model: Any, seen: Trace, probe: Probe) -> None:
-        self._model, self._seen, self._probe = model, seen, probe
+    def __init__(self, model: Any, seen: Trace, probe: Probe, group: Group) -> None:
+        self._model, self._seen, self._probe, self._group = model, seen, probe, group
         self.forwards: list[tuple[nn.Module, Forward]] = []
         self._norms: dict[nn.Module, Norm] = {}
         self._branches: dict[nn.Module, Branch] = {}
@@ -69,7 +71,7 @@ class _Work:
 
     def fuse_mlps(self) -> None:
         for module in self._all(mlp.alike):
-            if (found := self._proven(module, mlp.fuse_mlp)) is not None:
+            if (found := self._proven(module, lambda module: mlp.fuse_mlp(module, self._group))) is not None:
                 self._branches[module] = found
                 self._take(module, _mlp_forward(module.forward, found))
 
@@ -87,7 +89,9 @@ class _Work:
     def fuse_head(self) -> None:
         """The product that makes logits, of few rows as a rule."""
         head: nn.Linear | None = self._model.get_output_embeddings()
-        if head is not None and plain(head) and (found := self._proven(head, _head)) is not None:
+        if head is None or not plain(head, GatherLinear):
+            return
+        if (found := self._proven(head, lambda head: _head(head, self._group))) is not None:
             self._take(head, found)
 
     def lines(self) -> Iterator[str]:
@@ -110,10 +114,10 @@ class _Work:
 
     def _attention(self, module: nn.Module) -> attention.FusedAttention | Left:
         ask, call = self._seen.asks[module], self._seen.calls[module]
-        return attention.fuse_attention(module, ask, call, self._probe, self._norms)
+        return attention.fuse_attention(module, ask, call, self._probe, self._norms, self._group)
 
     def _layer(self, module: nn.Module) -> layers.FusedLayer | Left:
-        return layers.fuse_layer(module, self._seen, self._probe, self._norms, self._branches)
+        return layers.fuse_layer(module, self._seen, self._probe, self._norms, self._branches, self._group)
 
     def _proven(self, module: Kind, make: Callable[[Kind], Found | Left]) -> Found | None:
         """What a module's twin is; where there is none, that is noted."""
@@ -131,13 +135,15 @@ class _Work:
         self.forwards.append((module, forward))
 
 
-def _head(head: nn.Linear) -> Forward | Left:
+def _head(head: nn.Linear, group: Group) -> Forward | Left:
     def run(x: torch.Tensor) -> torch.Tensor:
+        if isinstance(head, GatherLinear):
+            return head.gathered(x, linear)
         return linear(x, head.weight, head.bias)
 
     inputs = [noise((4, head.in_features), scale, head.weight) for scale in SCALES]
     distance = max(off(run(x), head(x)) for x in inputs)
-    return run if near(distance, head.weight.dtype) else Left("it answers otherwise", distance)
+    return run if all_near(distance, head.weight.dtype, group) else Left("it answers otherwise", distance)
 
 
 def _norm_forward(own: Forward, norm: Norm) -> Forward:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepwell_kernels.collective import Group
 from stepwell_kernels.fused import Norm
-from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
+from stepwell_transformers.fuse.agree import SCALES, Left, all_near, noise, off
 from stepwell_transformers.fuse.branch import Branch, Call, OwnBranch
 from stepwell_transformers.fuse.norms import carry, normed
 from stepwell_transformers.fuse.probe import Called, Probe, Trace
@@ -93,6 +94,7 @@ def fuse_layer(
     probe: Probe,
     norms: Mapping[nn.Module, Norm],
     branches: Mapping[nn.Module, Branch],
+    group: Group,
 ) -> FusedLayer | Left:
     """The twin of a decoder layer, or why there is none."""
     call = trace.calls[module]
@@ -102,7 +104,7 @@ def fuse_layer(
     if isinstance(twin, Left):
         return twin
     distance = _off(module, twin, call, probe)
-    return twin if near(distance, call.answer.dtype) else Left("it answers otherwise", distance)
+    return twin if all_near(distance, call.answer.dtype, group) else Left("it answers otherwise", distance)
 
 
 def _arranged(

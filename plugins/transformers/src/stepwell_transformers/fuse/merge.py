@@ -18,10 +18,11 @@ class Merged:
     sizes: tuple[int, ...]
 
 
-def plain(linear: object) -> bool:
-    """Whether a linear is nothing but its weights: not quantised, hooked or given another forward."""
+def plain(linear: object, *kinds: type[nn.Linear]) -> bool:
+    """Whether a linear, or one of these kinds, is nothing but its weights: not quantised, hooked or replaced."""
     return (
-        type(linear) is nn.Linear
+        isinstance(linear, nn.Linear)
+        and type(linear) in (nn.Linear, *kinds)
         and type(linear.weight) is nn.Parameter
         and linear.weight.dtype.is_floating_point
         and not linear._forward_hooks

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from stepwell_kernels.collective import Group
 from stepwell_kernels.fused import Act, gated_linear
 from stepwell_kernels.fused.reference import activated
-from stepwell_transformers.fuse.agree import SCALES, Left, near, noise, off
+from stepwell_transformers.fuse.agree import SCALES, Left, all_near, noise, off
 from stepwell_transformers.fuse.branch import Call, FusedBranch
 from stepwell_transformers.fuse.merge import Merged, merge, plain
+from stepwell_transformers.spread.rows import RowLinear
 
 ACTS: tuple[Act, ...] = ("silu", "gelu_tanh", "gelu")
 
@@ -29,10 +31,10 @@ def alike(module: nn.Module) -> bool:
     """Whether a module is built as a gated MLP is."""
     names = dict(module.named_children())
     ups = {"gate_proj", "up_proj"} <= set(names) or "gate_up_proj" in names
-    return ups and plain(names.get("down_proj"))
+    return ups and plain(names.get("down_proj"), RowLinear)
 
 
-def fuse_mlp(module: nn.Module) -> FusedMLP | Left:
+def fuse_mlp(module: nn.Module, group: Group) -> FusedMLP | Left:
     """The twin of a gated MLP, or why there is none."""
     down = module.down_proj
     assert isinstance(down, nn.Linear)
@@ -49,7 +51,7 @@ def fuse_mlp(module: nn.Module) -> FusedMLP | Left:
     for scale in SCALES:
         x = noise((4, merged.weight.shape[1]), scale, down.weight)
         worst = max(worst, off(twin.add(x, {}), module(x)))
-    return twin if near(worst, down.weight.dtype) else Left("it answers otherwise", worst)
+    return twin if all_near(worst, down.weight.dtype, group) else Left("it answers otherwise", worst)
 
 
 def _act(module: nn.Module, like: torch.Tensor) -> Act | None:

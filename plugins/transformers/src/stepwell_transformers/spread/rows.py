@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from stepwell_kernels.collective import Group
 
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
 
 class RowLinear(nn.Linear):
     """Some columns of a weight, for as many features of the input: the product is a sum over ranks.
@@ -45,9 +47,13 @@ class GatherLinear(nn.Linear):
         self.register_parameter("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gathered(x, functional.linear)
+
+    def gathered(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        """What all ranks have of `linear(x, weight, bias)`."""
         if not x.numel():  # a step that samples nothing
             return x.new_empty((*x.shape[:-1], self.features))
-        return self.group.all_gather(super().forward(x))[..., : self.features]
+        return self.group.all_gather(linear(x, self.weight, self.bias))[..., : self.features]
 
 
 class SumEmbedding:
