@@ -50,6 +50,9 @@ def check_room(nbytes: int, host: int | None, device: int) -> None:
 @click.option(
     "--token-bytes", type=click.IntRange(1), default=2048, show_default=True, help="Of K, and of V, a token and layer."
 )
+@click.option(
+    "--parts", type=click.IntRange(1), default=1, show_default=True, help="Parts by heads of a page in host memory."
+)
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Turns that all copies take.")
 @click.option("--blocks", type=click.IntRange(1), default=None, help="Thread blocks of kernels; unset: by their rule.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -60,6 +63,7 @@ def transfer(
     layers: int,
     tokens: int,
     token_bytes: int,
+    parts: int,
     rounds: int,
     blocks: int | None,
     as_json: bool,
@@ -76,9 +80,11 @@ def transfer(
     for page in pages:
         if tokens % page:
             raise ConfigError(f"--tokens {tokens} is no whole number of pages of {page}; choose a multiple")
+    if token_bytes % parts:
+        raise ConfigError(f"--token-bytes {token_bytes} does not make {parts} equal parts; choose a multiple")
     room = container() or machine()
     check_room(2 * layers * tokens * token_bytes, room and room.nbytes, torch.cuda.mem_get_info()[0])
     from stepwell_transformers.bench import transfer_runs as bench
 
     cache = Path(read_config(None, sets).cache_dir) / "cubins"
-    bench.run(bench.Asked(pages, methods, layers, tokens, token_bytes, rounds, blocks, cache), as_json)
+    bench.run(bench.Asked(pages, methods, layers, tokens, token_bytes, rounds, blocks, cache, parts), as_json)

@@ -68,10 +68,12 @@ class Asked:
     rounds: int
     blocks: int | None
     cache: Path
+    parts: int = 1
+    """In which host memory keeps a page."""
 
     def shape(self, page: int) -> PageShape:
         """Of pages so long, without a meaning for the bytes of a token."""
-        return PageShape(self.layers, page, 1, self.token_bytes, torch.uint8)
+        return PageShape(self.layers, page, self.parts, self.token_bytes // self.parts, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def run(asked: Asked, as_json: bool) -> None:
     arena = Arena(2 * nbytes)
     try:
         link = _link(arena, nbytes, device, asked.rounds)
-        loop, notes = _loop()
+        loop, notes = _loop(asked.parts)
         rows = [row for page in asked.pages for row in _page(page, asked, arena, loop, link, device)]
         beside = list(_interference(16 if 16 in asked.pages else asked.pages[-1], asked, arena, device))
     finally:
@@ -151,7 +153,9 @@ def _link(arena: Arena, nbytes: int, device: torch.device, rounds: int) -> dict[
     return {direction: turns.gb_s(LINK, direction) or 0.0 for _, direction in turns.copies}
 
 
-def _loop() -> tuple[MemcpyLoop | None, list[str]]:
+def _loop(parts: int) -> tuple[MemcpyLoop | None, list[str]]:
+    if parts > 1:
+        return None, [f"no {LOOP} was measured: with {parts} parts it has a call a token, and takes minutes"]
     try:
         return MemcpyLoop(), []
     except OSError as error:

@@ -33,8 +33,9 @@ class Arena:
         self._pinned.pin()
 
     def slots(self, shape: PageShape) -> HostPages:
-        """As many as it holds, close together."""
-        return HostPages(self.memory, 0, shape.page_bytes, len(self.memory) // shape.page_bytes, shape)
+        """As many as it holds, close together, with a part for each head."""
+        size, parts = shape.page_bytes, shape.kv_heads
+        return HostPages(self.memory, 0, size, len(self.memory) // size, shape, parts, size // parts)
 
     def close(self) -> None:
         """Unpin it."""
