@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -39,6 +40,10 @@ def mine(rank: int, **changes: object) -> Result:
     other = 13 if rank == 0 else 12
     copies = {id: pages for id, pages in GOOD.copies.items() if id != other}
     return Result(**{"number": 7, "steps": 2, "tokens": GOOD.tokens, "copies": copies, **changes})  # type: ignore[arg-type]
+
+
+def replace_copies(answer: Result, copies: dict[int, bytes]) -> Result:
+    return msgspec.structs.replace(answer, copies=copies)
 
 
 def test_a_plan_arrives_as_it_was_sent() -> None:
@@ -90,6 +95,10 @@ def test_ranks_that_did_not_do_the_same_are_told_apart() -> None:
     ):
         with pytest.raises(Split, match=why):
             combined(EXPECTED, [mine(0), strange], late_saves=False)
+    other = mine(1, tokens=((4, 6), ()))
+    assert combined(EXPECTED, [mine(0), other], late_saves=False, doubtful=True).tokens == GOOD.tokens
+    unloaded = replace_copies(other, {10: b"\1\0", 11: b"\1", 13: b"\1"})
+    assert combined(EXPECTED, [mine(0), unloaded], late_saves=False).copies[10] == (True, False)
     failed = combined(EXPECTED, [mine(0, error="no"), mine(1, error="yes")], late_saves=False)
     assert failed.error == "no"
 

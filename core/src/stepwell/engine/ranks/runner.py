@@ -18,7 +18,7 @@ from contextlib import suppress
 from stepwell.abc.runner import Runner, Step, StepPlan, StepResult
 from stepwell.cache.arena import Region, seen_by
 from stepwell.engine.ranks import wire
-from stepwell.engine.ranks.combine import Expected, Split, agreed, alone, combined, conjunction, seeded
+from stepwell.engine.ranks.combine import Expected, Split, agreed, alone, combined, conjunction, lacking, seeded
 from stepwell.engine.ranks.link import SLOW_BEATS_S, Link, complaint_of, hear
 from stepwell.engine.ranks.wire import Made, Nonsense, Opening, Pinning, Word, decoded
 from stepwell.errors import ConfigError, PluginError
@@ -37,13 +37,20 @@ CLOSE_S = 10.0
 class RanksStep(Step):
     """A step that all ranks are in."""
 
-    def __init__(self, runner: RanksRunner) -> None:
+    def __init__(self, runner: RanksRunner, index: int) -> None:
         self._runner = runner
+        self.index = index
+        """How many were launched before it."""
+        self.lacking = False
+        """Whether a load of it failed."""
         self.result: StepResult | None = None
 
     def poll(self) -> StepResult | None:
         if self.result is None:
             self._runner.check()
+        elif self.lacking:
+            self.lacking = False
+            self._runner.told_of_failed_load()
         return self.result
 
 
@@ -75,6 +82,11 @@ class RanksRunner(Runner):
         self._flying: deque[tuple[Expected, RanksStep]] = deque()
         self._late: dict[int, tuple[range, dict[int, bytes]]] = {}
         self._saved: dict[int, tuple[bool, ...]] = {}
+        self._launched = 0
+        self._lacking = 0
+        """Steps whose loads failed and whose results nobody has seen."""
+        self._sure_from = 0
+        """From this step on plans were made by somebody who knew of them."""
         self._serving = False
         self._closing = self._closed = False
         self._ticked = time.monotonic()
@@ -119,7 +131,8 @@ class RanksRunner(Runner):
     def launch(self, plan: StepPlan) -> Step:
         self.check()
         plan = seeded(plan)
-        expected, step = Expected.of(plan, self.groups, len(self.links), own=self._own), RanksStep(self)
+        expected, step = Expected.of(plan, self.groups, len(self.links), own=self._own), RanksStep(self, self._launched)
+        self._launched += 1
         body = wire.packed(plan)
         if self.late_saves:
             with self._news:
@@ -157,6 +170,12 @@ class RanksRunner(Runner):
         for link in self.links:
             link.stream.close()
         self._after()
+
+    def told_of_failed_load(self) -> None:
+        """A step whose load failed is seen now: what is launched from here on does without it."""
+        with self._news:
+            self._lacking -= 1
+            self._sure_from = self._launched
 
     def check(self) -> None:
         """Raises why the ranks are no runner any more."""
@@ -243,7 +262,13 @@ class RanksRunner(Runner):
         while self._flying and all(link.answers for link in self.links):
             expected, step = self._flying.popleft()
             answers = [link.answers.popleft() for link in self.links]
-            step.result = combined(expected, answers, late_saves=self.late_saves)
+            with self._news:
+                doubtful = self._lacking > 0 or step.index < self._sure_from
+                result = combined(expected, answers, late_saves=self.late_saves, doubtful=doubtful)
+                if result.error is None and lacking(expected, result.copies):
+                    self._lacking += 1
+                    step.lacking = True
+                step.result = result
             self._wake()
 
     def _ended(self, link: Link, saves: Mapping[int, bytes]) -> None:
