@@ -145,8 +145,7 @@ class Grouped(SimConfig):
     needs: tuple[Need, ...] = (Full(),)
     """Only with `verify` off may one end within a page that it does not need: verified pages continue one another."""
 
-    @property
-    def groups(self) -> tuple[GroupSpec, ...]:
+    def groups_of(self, world: int) -> tuple[GroupSpec, ...]:
         return tuple(GroupSpec(f"g{at}", need, self.token_bytes, (at,)) for at, need in enumerate(self.needs))
 
 
