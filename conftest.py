@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent
-SERVERS = ("mooncake", "nixl", "redis", "sglang", "aibrix")
+SERVERS = ("mooncake", "nixl", "redis", "sglang", "aibrix", "ray")
 """Plugins whose tests run other people's servers and clients, which have a timing of their own."""
 
 
