@@ -58,6 +58,6 @@ def _scaling(judged: Judged) -> AutoscalingConfig:
         target_ongoing_requests=settings.target_ongoing,
         upscale_delay_s=settings.upscale_delay_s,
         downscale_delay_s=settings.downscale_delay_s,
-        look_back_period_s=5.0,
+        look_back_period_s=15.0,
         policy=AutoscalingPolicy(policy_function="stepwell_ray.scale:by_ongoing"),
     )

@@ -43,7 +43,10 @@ def joined(address: str) -> Iterator[None]:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         text = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigError(f"ray.address = {address!r} cannot be joined: {text}; is `ray start` done there?") from None
+        raise ConfigError(
+            f"ray.address = {address!r} cannot be joined: {text}; "
+            "is `ray start` done there, and RAY_AUTH_MODE=token set here if it asks for a token?"
+        ) from None
     try:
         yield
     finally:

@@ -80,7 +80,7 @@ def ray(
     def tell(state: State) -> None:
         if as_json:
             click.echo(msgspec.json.encode(state).decode())
-        elif ask:
+        elif ask or down:
             click.echo(f"{state.name}: {progress(state)}  {state.message}".rstrip())
         else:
             click.echo(f"serving at {state.url}/v1")
