@@ -22,6 +22,7 @@ def own_ray(judged: Judged) -> Iterator[None]:
     """A Ray on this machine for as long as this lasts; it listens on loopback only."""
     _quiet()
     ray.init(
+        address="local",  # never one that happens to run here
         _node_ip_address=LOOPBACK,
         include_dashboard=False,
         object_store_memory=judged.ray.object_store_mib * 2**20,
