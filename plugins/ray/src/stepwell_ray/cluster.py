@@ -69,7 +69,7 @@ def state(judged: Judged) -> State:
     if found is None:
         return State(judged.ray.name, "ABSENT", judged.url, "", {})
     replicas = {name: dict(one.replica_states) for name, one in found.deployments.items()}
-    said = [found.message, *(one.message for one in found.deployments.values())]
+    said = [*(one.message for one in found.deployments.values()), found.message]
     return State(judged.ray.name, found.status.value, judged.url, next((text for text in said if text), ""), replicas)
 
 
