@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from stepwell_kernels.fused import Norm, add_rms_norm
+
 
 class Group(ABC):
     """Some ranks, each a process (or thread) of its own that calls the same methods with the same shapes in one order.
@@ -20,6 +22,16 @@ class Group(ABC):
     @abstractmethod
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Put the sum over all ranks into `x`, which is contiguous, and return it."""
+
+    def all_reduce_add_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, norm: Norm, before: Norm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the sum, sum) of `residual` and the sum over all ranks of `x`, which `before` norms first.
+
+        [rows, dim] each; `x` may be written over.
+        """
+        whole = self.all_reduce(x)
+        return add_rms_norm(whole, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
