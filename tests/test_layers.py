@@ -21,7 +21,7 @@ FLOORS = (
         *("config", "sources", "coerce", "settings", "shown", "switches", "resolve", "models"),
         *("cache", "schedule"),
     ),
-    ("engine", "replay"),
+    ("engine", "route", "replay"),
     ("builtin", "assemble", "sizing", "replay_build", "process", "api"),
     ("cli", "bench", "__main__"),
 )

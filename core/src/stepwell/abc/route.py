@@ -12,13 +12,16 @@ class Replica:
     name: str
     """Stays the same for as long as the replica lives; another one has another name."""
     cached_tokens: int
-    """Of the request's prompt, on device and host, as far as the replica's events have come."""
+    """Of the request's prompt, on device and host as far as the replica's events have come, or being computed there
+    for a request that it was sent and that begins alike."""
     waiting_tokens: int
     """Prompt tokens that it was sent and has not begun to answer, without what is cached there."""
     running: int
     """Requests that it was sent and has not finished."""
     stored_tokens: int = 0
     """Of the request's prompt in storage that this replica reaches."""
+    sent: int = 0
+    """Requests that it was sent so far; one that came later begins with the least of the others."""
 
 
 class RoutePolicy(ABC):

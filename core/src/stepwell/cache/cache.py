@@ -392,6 +392,16 @@ class Cache:
             for group, pool in enumerate(self._pools[tier]):
                 self._evictor.evict(tier, group, pool.total)
 
+    def watch(self, on: bool) -> None:
+        """Collect events from now on, or cease to."""
+        self._index.watch = self._watch.record if on else None
+        if not on:
+            self._watch.drain()
+
+    def present(self) -> list[Event]:
+        """All that device and host have, as events; digests that nobody asked for yet are worked out."""
+        return self._watch.present()
+
     def drain_events(self) -> list[Event]:
         """Events since the last call."""
         return self._watch.drain()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stepwell.abc.sink import Event, PagesRemoved, PagesStored, TierCleared
 from stepwell.cache.chain import digest_before
 from stepwell.cache.chain import digests as digests_of
 from stepwell.cache.index import Index
 from stepwell.cache.keys import page_keys
-from stepwell.cache.node import DEVICE, Node
+from stepwell.cache.node import DEVICE, TIERS, Node
 from stepwell.types import DIGEST_BYTES, PageKey, Tier
 
 
@@ -44,6 +46,22 @@ class Watch:
     def storage_cleared(self) -> None:
         """Storage went, or forgot all."""
         self._events.append(TierCleared(Tier.STORAGE))
+
+    def present(self) -> list[Event]:
+        """All that there is, in runs of a node each, nodes above first."""
+        found: list[Event] = [TierCleared(Tier.DEVICE), TierCleared(Tier.HOST)]
+        events, self._events = self._events, found
+        waiting = [child for root in self._index.roots.values() for child in root.children.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            for group, run in enumerate(node.runs):
+                for tier in TIERS:
+                    pages = [] if run is None else np.flatnonzero(run.ids(tier, node.pages) >= 0).tolist()
+                    if pages:
+                        self.record(True, tier, group, node, pages)
+        self._events = events
+        return found
 
     def drain(self) -> list[Event]:
         """Events since the last call."""

@@ -17,7 +17,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from stepwell.engine import wire
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
+from stepwell.engine.messages import Abort, Control, Follow, Hello, KvEvents, Output, Pulse, Reply, Submit, heard
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.schedule.request import Request
 
@@ -48,12 +48,34 @@ class Outputs(AsyncIterator[Output]):
         self._queue: asyncio.Queue[Output] = asyncio.Queue()
         self._put = False
         self._done = False
+        self._begun = False
+        self._on_begin: Callable[[str], None] | None = None
+        self._on_end: Callable[[str], None] | None = None
+
+    def watch(self, began: Callable[[str], None], ended: Callable[[str], None]) -> None:
+        """Tell one, once each, that the first output came, and that the last came or nobody wants it; at once if so."""
+        self._on_begin, self._on_end = began, ended
+        if self._begun:
+            began(self.rid)
+        if self._put:
+            ended(self.rid)
 
     def put(self, output: Output) -> None:
         """Append an output; what comes after the last one is dropped."""
-        if not self._put:
-            self._put = output.finish is not None
-            self._queue.put_nowait(output)
+        if self._put:
+            return
+        self._queue.put_nowait(output)
+        if not self._begun:
+            self._begun = True
+            if self._on_begin is not None:
+                self._on_begin(self.rid)
+        if output.finish is not None:
+            self._end()
+
+    def _end(self) -> None:
+        self._put = True
+        if self._on_end is not None:
+            self._on_end(self.rid)
 
     async def __anext__(self) -> Output:
         if self._done:
@@ -72,9 +94,10 @@ class Outputs(AsyncIterator[Output]):
 
     def close(self) -> None:
         """Abort the request unless it has ended."""
+        self._done = True
         if not self._put:
             self._abort(self.rid)
-        self._put = self._done = True
+            self._end()
 
     async def aclose(self) -> None:
         """The same, for `contextlib.aclosing`."""
@@ -95,6 +118,23 @@ class Client(Protocol):
         self, verb: str, timeout_s: float | None = 30.0, given: Mapping[str, object] | None = None
     ) -> dict[str, object]: ...
     async def close(self) -> None: ...
+
+
+class Member(Client, Protocol):
+    """A client of one engine among several."""
+
+    restarts: int
+    """How often the engine was lost so far."""
+
+    @property
+    def why_down(self) -> str:
+        """Why the engine does not serve, in a sentence; empty while it does, which needs its `hello` to be there."""
+
+    def follow(self, take: Callable[[KvEvents], None]) -> None:
+        """Have `take` told, on the event loop of whoever asks, what the engine has cached; after each loss anew.
+
+        A message with number 0 begins with all there is. Called again, the engine begins anew.
+        """
 
 
 class EngineClient:
@@ -134,8 +174,33 @@ class EngineClient:
         self._why = "the engine has not started yet"
         self._last_pulse: Pulse | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._follower: Callable[[KvEvents], None] | None = None
+        self._plugins: str | None = None
         self.restarts = 0
         """How often the engine was lost so far."""
+
+    @classmethod
+    def join(
+        cls,
+        address: str,
+        *,
+        plugins: str,
+        silent_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        server_key: bytes | None = None,
+    ) -> Self:
+        """A client that joins the engine at `address` by itself, as soon as there is one; see `joined`."""
+        client = cls(address, silent_s=silent_s, clock=clock, server_key=server_key)
+        client._plugins = plugins
+        client._tasks = [
+            asyncio.create_task(run()) for run in (client._send, client._receive, client._watch, client._keep)
+        ]
+        return client
+
+    async def joined(self) -> None:
+        """Wait until the engine has said what it is. Raises ConfigError where it does not fit."""
+        await self._joined.wait()
+        self._fit()
 
     @classmethod
     async def connect(
@@ -154,13 +219,9 @@ class EngineClient:
         `silent_s` counts as lost. `server_key`: the engine's public key, where it has one. Raises ConfigError where
         they do not fit together, EngineLost after `timeout_s`.
         """
-        client = cls(address, silent_s=silent_s, clock=clock, server_key=server_key)
-        client._tasks = [
-            asyncio.create_task(run()) for run in (client._send, client._receive, client._watch, client._keep)
-        ]
+        client = cls.join(address, plugins=plugins, silent_s=silent_s, clock=clock, server_key=server_key)
         try:
-            await asyncio.wait_for(client._joined.wait(), timeout_s)
-            client._fit(plugins)
+            await asyncio.wait_for(client.joined(), timeout_s)
         except TimeoutError:
             await client.close()
             raise EngineLost(f"no engine answered at {address} within {timeout_s:g} s") from None
@@ -229,6 +290,12 @@ class EngineClient:
             raise EngineLost(f"the engine did not answer {verb!r} within {timeout_s:g} s") from None
         finally:
             self._replies.pop(id, None)
+
+    def follow(self, take: Callable[[KvEvents], None]) -> None:
+        """See `Member`."""
+        self._follower = take
+        if self._joined.is_set():
+            self._out.put_nowait(Follow())
 
     async def close(self) -> None:
         """Leave. Whatever is still in flight is aborted and ends with an error."""
@@ -307,6 +374,9 @@ class EngineClient:
                     self._hello = heard(self._hello, message)
             case Reply(id=id):
                 self._resolve(id, message)
+            case KvEvents():
+                if self._follower is not None:
+                    self._follower(message)
             case wire.Welcome(instance=instance, hello=hello):
                 self._welcome(instance, hello)
             case wire.Stranger():
@@ -334,6 +404,8 @@ class EngineClient:
             return
         self._instance, self._hello, self._heard = instance, hello, self._clock()
         self._joined.set()
+        if self._follower is not None:
+            self._out.put_nowait(Follow())
 
     def _lose(self, why: str) -> None:
         """The engine is gone: nothing that it was asked will be answered."""
@@ -355,9 +427,9 @@ class EngineClient:
         if self._answers.pop(rid, None) is not None:
             self._out.put_nowait(Abort(rid))
 
-    def _fit(self, plugins: str) -> None:
-        if self.hello.plugins != plugins:
+    def _fit(self) -> None:
+        if self._plugins is not None and self.hello.plugins != self._plugins:
             raise ConfigError(
                 "engine and front end found different plugins: start both from the same environment with the same "
-                f"STEPWELL_DISABLE (digests {self.hello.plugins[:12]} and {plugins[:12]})"
+                f"STEPWELL_DISABLE (digests {self.hello.plugins[:12]} and {self._plugins[:12]})"
             )

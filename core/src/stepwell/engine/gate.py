@@ -20,7 +20,7 @@ import zmq
 from stepwell.engine import wire
 from stepwell.engine.client import MANY
 from stepwell.engine.loop import News, Said
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
+from stepwell.engine.messages import Abort, Control, Follow, Hello, KvEvents, Output, Pulse, Reply, Submit, heard
 
 SILENT_S = 10.0
 """A front end that was not heard for so long is gone."""
@@ -31,6 +31,8 @@ POLL_S = 0.5
 class _Front:
     heard: float
     rids: set[str] = field(default_factory=set)
+    follows: bool = False
+    """Whether it wants to know what is cached."""
 
 
 class Gate:
@@ -160,6 +162,9 @@ class Gate:
                 news.append(message)
             case Abort(rid=rid) if self._owners.get(rid) == identity:
                 news.append(message)
+            case Follow(on=on):
+                front.follows = on
+                news.append(Follow(any(one.follows for one in self._fronts.values())))
             case Control():
                 self._next_id += 1
                 self._asked[self._next_id] = (identity, message.id)
@@ -183,6 +188,10 @@ class Gate:
                     if id in self._asked:
                         owner, its_id = self._asked.pop(id)
                         batches.setdefault(owner, []).append(msgspec.structs.replace(said, id=its_id))
+                case KvEvents():
+                    for identity, front in self._fronts.items():
+                        if front.follows:
+                            batches.setdefault(identity, []).append(said)
                 case Pulse():
                     self._hello = heard(self._hello, said)
                     for identity in self._fronts:
@@ -223,3 +232,5 @@ class Gate:
         for id in [id for id, (owner, _) in self._asked.items() if owner == identity]:
             del self._asked[id]
         self._post(*(Abort(rid) for rid in front.rids))
+        if front.follows and not any(one.follows for one in self._fronts.values()):
+            self._post(Follow(False))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stepwell.engine.client import EngineLost, Outputs, raised
 from stepwell.engine.loop import Said
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit, heard
+from stepwell.engine.messages import Abort, Control, Follow, Hello, KvEvents, Output, Pulse, Reply, Submit, heard
 from stepwell.engine.parts import Parts
 from stepwell.engine.shell import Shell
 from stepwell.schedule.request import Request
@@ -30,6 +30,7 @@ class LocalEngine:
         self._heard = clock()
         self._closed = ""
         self.last_pulse: Pulse | None = None
+        self._follower: Callable[[KvEvents], None] | None = None
         self._shell = Shell(build, self._deliver, ended=self._ended, clock=clock)
         parts = self._shell.start()
         self._hello = parts.hello
@@ -88,6 +89,11 @@ class LocalEngine:
             raise raised(reply)
         return reply.value
 
+    def follow(self, take: Callable[[KvEvents], None]) -> None:
+        """Have one, in place of any other, told what is cached, all there is first; on a thread of the engine."""
+        self._follower = take
+        self._shell.post(Follow())
+
     def close(self, *, drain_s: float = 0.0, timeout_s: float = 60.0) -> None:
         """End; requests in flight get `drain_s` to finish. A second call does nothing."""
         with self._lock:
@@ -110,6 +116,9 @@ class LocalEngine:
                         answers = self._replies.get(id)
                     if answers is not None:
                         answers.put(one)
+                case KvEvents():
+                    if self._follower is not None:
+                        self._follower(one)
                 case Pulse():
                     self.last_pulse, self._heard = one, self._clock()
 
@@ -148,7 +157,7 @@ class LocalClient:
     async def submit(self, request: Request) -> Outputs:
         loop = asyncio.get_running_loop()
         outputs = Outputs(request.rid, self._engine.abort)
-        self._engine.submit(request, lambda output: _tell(loop, outputs, output))
+        self._engine.submit(request, lambda output: _call(loop, lambda: outputs.put(output)))
         return outputs
 
     async def abort(self, rid: str, finish: str = "abort") -> None:
@@ -159,10 +168,14 @@ class LocalClient:
     ) -> dict[str, object]:
         return await asyncio.to_thread(self._engine.control, verb, timeout_s, given)
 
+    def follow(self, take: Callable[[KvEvents], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._engine.follow(lambda message: _call(loop, lambda: take(message)))
+
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, outputs: Outputs, output: Output) -> None:
+def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
     if not loop.is_closed():  # else nobody is left to listen
-        loop.call_soon_threadsafe(outputs.put, output)
+        loop.call_soon_threadsafe(what)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
+from stepwell.abc.sink import Event, PagesRemoved, PagesStored, TierCleared
 from stepwell.engine.stats import Told
 from stepwell.schedule.request import Request
-from stepwell.types import Cached, TokenLogprob
+from stepwell.types import DIGEST_BYTES, TAG_BYTES, Cached, Chunked, Full, GroupSpec, Need, Tier, TokenLogprob, Window
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
@@ -29,6 +32,12 @@ class Control(msgspec.Struct, tag=True, frozen=True):
     verb: str
     given: dict[str, object] = {}
     """What the verb is about: for `storage.attach` the `[storage]` table."""
+
+
+class Follow(msgspec.Struct, tag=True, frozen=True):
+    """Front end to engine: tell me by KvEvents what device and host have, all of it first; or cease to."""
+
+    on: bool = True
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
@@ -69,6 +78,48 @@ class Pulse(msgspec.Struct, tag=True, frozen=True):
     """What is counted and is no plain number."""
 
 
+class KvRun(msgspec.Struct, array_like=True, frozen=True):
+    """Pages of one group that came to a tier or left it; of no group: everything left it."""
+
+    tier: str
+    group: str = ""
+    came: bool = False
+    keys: bytes = b""
+
+
+class KvEvents(msgspec.Struct, tag=True, frozen=True):
+    """Engine to front ends that follow: what came and went since the last such message."""
+
+    number: int
+    """Counts up by one; 0 begins anew with all that is there."""
+    runs: tuple[KvRun, ...]
+
+
+def kv_events(number: int, events: Sequence[Event]) -> KvEvents:
+    """Events as they travel. Storage is left out: it holds more than a front end could keep, and is mostly shared."""
+    return KvEvents(number, tuple(_run(event) for event in events if event.tier is not Tier.STORAGE))
+
+
+def _run(event: Event) -> KvRun:
+    if isinstance(event, TierCleared):
+        return KvRun(event.tier.value)
+    return KvRun(event.tier.value, event.group, isinstance(event, PagesStored), b"".join(event.keys))
+
+
+def events_of(message: KvEvents, page_tokens: int) -> list[Event]:
+    """The events of a message; where they continue is not told."""
+    return [_event(run, page_tokens) for run in message.runs]
+
+
+def _event(run: KvRun, page_tokens: int) -> Event:
+    tier = Tier(run.tier)
+    if not run.group:
+        return TierCleared(tier)
+    size = DIGEST_BYTES + TAG_BYTES
+    keys = tuple([run.keys[at : at + size] for at in range(0, len(run.keys), size)])
+    return PagesStored(tier, run.group, keys, None, page_tokens) if run.came else PagesRemoved(tier, run.group, keys)
+
+
 class Hello(msgspec.Struct, tag=True, frozen=True):
     """Engine to front end, once, when it can serve."""
 
@@ -85,6 +136,24 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     """Digest of names and versions of the plugins loaded; the front end's must be equal."""
     largest: int | None = None
     """Most tokens of prompt and answer that one request can have: as device memory holds and `context` allows."""
+    groups: dict[str, tuple[str, int]] = {}
+    """What each attention group needs of the history: `full`, `window` or `chunked`, and of how many tokens."""
+
+    @property
+    def needs(self) -> dict[str, Need]:
+        """The same by name, for whoever works out what is usable of a prefix."""
+        return {name: NEEDS[kind](tokens) for name, (kind, tokens) in self.groups.items()}
+
+
+NEEDS: dict[str, Callable[[int], Need]] = {"full": lambda tokens: Full(), "window": Window, "chunked": Chunked}
+
+
+def groups_told(groups: Sequence[GroupSpec]) -> dict[str, tuple[str, int]]:
+    """`Hello.groups` of a runner's groups."""
+    return {
+        group.name: (type(group.need).__name__.lower(), 0 if isinstance(group.need, Full) else group.need.tokens)
+        for group in groups
+    }
 
 
 ATTACHED = "storage_attached"
@@ -97,5 +166,5 @@ def heard(hello: Hello, pulse: Pulse) -> Hello:
     return hello if storage == hello.storage else msgspec.structs.replace(hello, storage=storage)
 
 
-ToEngine = Submit | Abort | Control
-FromEngine = Output | Reply | Pulse | Hello
+ToEngine = Submit | Abort | Control | Follow
+FromEngine = Output | Reply | Pulse | Hello | KvEvents

@@ -57,6 +57,14 @@ class SinkLane:
         if self._thread.is_alive():
             self._log.warning("sink %s did not end within %g s; its last events are lost", self._name, wait_s)
 
+    def abandon(self) -> None:
+        """Deliver nothing more; what waits is dropped, and the sink is left open."""
+        with self._change:
+            self._waiting.clear()
+            self._close = None
+            self._closing.set()
+            self._change.notify()
+
     def _run(self) -> None:
         while True:
             with self._change:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.engine.messages import Abort, Control, Follow, Hello, KvEvents, Output, Pulse, Reply, Submit
 
 BEAT_S = 0.5
 """Seconds between two signs of life, in either direction."""
@@ -44,8 +44,8 @@ class Ended(msgspec.Struct, tag=True, frozen=True):
     why: str
 
 
-FromFront = Submit | Abort | Control | Join | Beat | Leave
-FromBack = Output | Reply | Pulse | Welcome | Stranger | Ended
+FromFront = Submit | Abort | Control | Follow | Join | Beat | Leave
+FromBack = Output | Reply | Pulse | KvEvents | Welcome | Stranger | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _front = msgspec.msgpack.Decoder(list[FromFront])
