@@ -27,10 +27,10 @@ def together(keys, latent, query, rows, page_size, window=None):
 
 
 @pytest.mark.parametrize("size", sorted(SIZES))
-@pytest.mark.parametrize("heads", [4, 16, 128])
+@pytest.mark.parametrize("heads", [4, 128])
 @pytest.mark.parametrize("rows", [[(0, 1), (300, 1), (17, 1)], [(33, 1), (0, 21), (40, 9)]], ids=["decode", "mixed"])
 def test_latents_are_asked_as_the_reference_asks_them(size, heads, rows):
-    if heads == 128 and size != "small" and not CUDA:
+    if heads == 128 and size != "uneven" and not CUDA:
         pytest.skip("slow in the interpreter")
     latent, turned = SIZES[size]
     torch.manual_seed(heads)

@@ -53,6 +53,9 @@ class FusedBranch(Branch):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._group is None:
             return linear_add_norm(self.inner(x, call), self.last.weight, residual, norm, self.last.bias, before)
+        if self.last.bias is None:
+            part = linear(self.inner(x, call), self.last.weight)
+            return self._group.all_reduce_add_norm(part, residual, norm, before)
         part = self._summed(self._group, x, call)
         return add_rms_norm(part, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
 

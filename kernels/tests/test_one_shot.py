@@ -1,0 +1,83 @@
+"""Sums over ranks in one kernel: what a rank writes to the others, and what it makes of what they wrote."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepwell_kernels.fused import Norm
+from stepwell_kernels.fused.reference import add_rms_norm
+
+pytest.importorskip("triton")
+from stepwell_kernels.collective.one_shot import one_shot
+
+ROWS, WIDE = 3, 64
+
+
+class Ranks:
+    """The memory of some ranks in one place, each seen from one of them whose kernel runs here."""
+
+    def __init__(self, world: int, rank: int) -> None:
+        self.world, self.rank = world, rank
+        self.words = [torch.zeros(2, world, ROWS, WIDE, dtype=torch.int64) for _ in range(world)]
+        self.peers = torch.tensor([words.data_ptr() for words in self.words])
+        self.counts = torch.zeros(ROWS, dtype=torch.int32)
+
+    def came(self, rank: int, part: torch.Tensor, count: int) -> None:
+        """What another rank has written here for a sum of this count."""
+        self.words[self.rank][count & 1, rank, : len(part), : part.shape[1] // 2] = words(part, count)
+
+    def sum(
+        self, parts: list[torch.Tensor], residual: torch.Tensor | None = None, norm: Norm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """This rank's answer to the next sum of all parts."""
+        count = int(self.counts[0]) + 1
+        for rank, part in enumerate(parts):
+            if rank != self.rank:
+                self.came(rank, part, count)
+        own = parts[self.rank].clone()
+        return one_shot(own, self.peers, self.counts, self.rank, self.world, WIDE, residual, norm)
+
+
+def words(part: torch.Tensor, count: int) -> torch.Tensor:
+    """Pairs of numbers with their count above them."""
+    return (part.view(torch.int32).long() & 0xFFFFFFFF) | count << 32
+
+
+def noise(rows: int, dim: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@pytest.mark.parametrize(("world", "rank"), [(2, 0), (2, 1), (4, 2)])
+def test_the_sum_is_in_the_order_of_ranks_and_others_get_this_part(world: int, rank: int) -> None:
+    ranks, dim = Ranks(world, rank), 40
+    for turn in range(1, 4):
+        rows = turn if turn < 3 else 1  # a smaller sum after a larger one goes on counting its own rows
+        parts = [noise(rows, dim, 10 * turn + other) for other in range(world)]
+        if turn == 3:
+            ranks.counts[0] = 2
+        got, _ = ranks.sum(parts)
+        want = torch.zeros(rows, dim)
+        for part in parts:
+            want += part.float()
+        assert torch.allclose(got.float(), want, rtol=2**-7)  # the interpreter cuts where a device rounds
+        for other in set(range(world)) - {rank}:
+            sent = ranks.words[other][turn & 1, rank, :rows, : dim // 2]
+            assert torch.equal(sent, words(parts[rank], turn))
+
+
+@pytest.mark.parametrize("norm", [Norm(None, 1e-5), Norm(noise(1, 36, 5)[0], 1e-6, 1.0, True)])
+def test_the_sum_is_added_to_the_residual_and_normed(norm: Norm) -> None:
+    ranks = Ranks(2, 1)
+    parts, residual = [noise(2, 36, 1), noise(2, 36, 2)], noise(2, 36, 3)
+    out, total = ranks.sum(parts, residual, norm)
+    whole = (parts[0].float() + parts[1].float()).bfloat16()
+    want, added = add_rms_norm(whole, residual, norm.weight, norm.eps, norm.offset, norm.late)
+    assert torch.allclose(total.float(), added.float(), atol=0.04)  # ours rounds once less
+    assert torch.allclose(out.float(), want.float(), atol=0.04)
+
+
+def test_counts_of_rows_that_a_sum_lacks_stay() -> None:
+    ranks = Ranks(2, 0)
+    ranks.sum([noise(2, 8, 1), noise(2, 8, 2)])
+    assert ranks.counts.tolist() == [1, 1, 0]
