@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import _SymmetricMemory
+from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
 
 from stepwell_kernels.collective.group import Group
 from stepwell_kernels.collective.torch_group import TorchGroup
@@ -17,8 +16,6 @@ ROWS = 128
 """Rows of the largest sum that goes in one kernel; NCCL is faster at larger ones."""
 WIDE = 4096
 """Pairs of numbers that a row may have."""
-
-_names = itertools.count()
 
 
 class SymmetricGroup(Group):
@@ -82,9 +79,10 @@ class SymmetricGroup(Group):
 
 def _meet(inner: TorchGroup) -> tuple[_SymmetricMemory, torch.Tensor]:
     """Words of this rank that all others can write, zeroed on every rank before anybody does."""
-    name = f"stepwell-{next(_names)}"
+    name = f"stepwell-{id(inner)}"
     store = distributed.PrefixStore("symmetric", inner.store)
     _SymmetricMemory.set_group_info(name, inner.rank, inner.size, store)
+    _register_process_group(name, inner.named(name, store))  # some versions of torch look groups up there instead
     words = _SymmetricMemory.empty_strided_p2p(
         (2 * inner.size * ROWS * WIDE,), (1,), torch.int64, inner.device, name
     ).zero_()

@@ -61,6 +61,15 @@ class TorchGroup(Group):
         if backend is not None:
             backend.abort()
 
+    def named(self, name: str, store: distributed.Store) -> distributed.ProcessGroup:
+        """This group as torch.distributed knows one by name."""
+        group = distributed.ProcessGroup(store, self.rank, self.size)
+        kinds = distributed.ProcessGroup.BackendType
+        kind = kinds.NCCL if self.device.type == "cuda" else kinds.GLOO
+        group._register_backend(self.device, kind, self._live())
+        group._set_group_name(name)
+        return group
+
     def _live(self) -> distributed.ProcessGroup:
         if self._backend is None:
             raise RuntimeError("this rank has left its group")

@@ -37,7 +37,10 @@ class StepGraphs:
         self._graphs: dict[StepShape, tuple[torch.cuda.CUDAGraph, Computed]] = {}
 
     def capture(self, lane: CudaLane, report: Report, log: logging.Logger) -> None:
-        """The largest first: what the others need then fits into the same memory. One that fails is done without."""
+        """The largest first: what the others need then fits into the same memory. One that fails is done without.
+
+        Where it fails on one of several ranks, none has it: ranks that ran other kernels would sum other bits.
+        """
         report("compiling kernels")
         pool = torch.cuda.graph_pool_handle()
         broken: dict[bool, str] = {}
@@ -45,10 +48,14 @@ class StepGraphs:
             kind = bool(shape.prompts)
             if kind in broken:
                 continue
+            why = ""
             try:
                 self._graphs[shape] = self._captured(shape, pool, lane)
             except (RuntimeError, NotImplementedError) as error:
-                broken[kind] = str(error).strip().partition("\n")[0] or type(error).__name__
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+            if not self._compute.model.group.least(int(not why))[0]:
+                self._graphs.pop(shape, None)
+                broken[kind] = why or "another rank could not capture them"
                 log.warning("%s run without CUDA graphs: %s", "prompts" if kind else "decodes", broken[kind])
             report(f"capturing step graphs {done + 1}/{len(self._shapes)}")
 
