@@ -32,7 +32,7 @@ class Absorbed:
 
     def queries(self, query: torch.Tensor) -> torch.Tensor:
         """Of [tokens, heads, plain + rotated], those that latents are asked by: [tokens, heads, latent + rotated]."""
-        plain, turned = query.split((self._plain, query.shape[-1] - self._plain), dim=-1)
+        plain, turned = query[..., : self._plain], query[..., self._plain :]
         weight = self._weight[:, : self._plain]
         return torch.cat((torch.matmul(plain.transpose(0, 1), weight).transpose(0, 1), turned), dim=-1)
 
