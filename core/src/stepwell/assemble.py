@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from stepwell.abc.storage import Storage
 from stepwell.abc.write import WritePolicy
 from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache, CacheShape
+from stepwell.cache.elsewhere import Elsewhere
 from stepwell.cache.host import demand
 from stepwell.cache.shards import sharded
 from stepwell.coerce import guess
@@ -32,7 +34,8 @@ from stepwell.engine.guard import IoLimits
 from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.messages import Hello
 from stepwell.engine.parts import Parts, StorageInfo, sentence
-from stepwell.engine.ranks.start import device_of, judge, spread
+from stepwell.engine.ranks.runner import RanksRunner
+from stepwell.engine.ranks.start import device_of, judge, own_arenas, spread, storage_of
 from stepwell.errors import ConfigError
 from stepwell.offers import Capability, provided
 from stepwell.plugins import Plan, Registry
@@ -82,16 +85,23 @@ class Assembly:
     def _parts(self, undo: ExitStack, again: bool) -> Parts:
         """The parts; `undo` closes those that are there if a later one fails."""
         settings, chosen = self.resolved, self.resolved.chosen
-        if settings.cache.host_gib:
+        own = own_arenas(settings.ranks)
+        here = settings.ranks.launcher == "own"
+        if settings.cache.host_gib and here:
             demand(int(settings.cache.host_gib * 2**30), "cache.host_gib")  # before a model is loaded
         runner = self._runner()
         undo.callback(runner.close)
         groups = sharded(runner.groups, settings.cache.head_shards)
-        pools = size(self.config, settings.cache, groups, runner.budget(), load=self._load(runner))
-        arena = None
+        copies = settings.ranks.tp if own else 1
+        pools = size(self.config, settings.cache, groups, runner.budget(), load=self._load(runner), copies=copies)
+        arena: Arena | Elsewhere | None = None
         if any(pools.host):
             setting = "cache.host_gib" if settings.cache.host_gib else "cache.host_pages"
-            arena = Arena.create(groups, settings.cache.page_size, pools.host, setting=setting, named=self._by_name())
+            kind = Elsewhere if own else Arena.create
+            if own and here:
+                needed = sum(count * nbytes for count, nbytes in zip(pools.host, pools.slots, strict=True))
+                demand(needed, setting, f" for {sum(pools.host)} pages of {settings.ranks.tp} ranks")
+            arena = kind(groups, settings.cache.page_size, pools.host, setting=setting, named=self._by_name())
             undo.callback(arena.close)
         sinks = [self._make("sink", Sink)] if "sink" in chosen else []
         for sink in sinks:
@@ -100,11 +110,11 @@ class Assembly:
         cache = self._cache(pools, groups, events=bool(sinks) or hooked)
         self._enough(cache, groups)
         storage, info, lacking = None, None, ""
-        shared = arena is None or arena.fd >= 0
+        make_one = partial(self._storage, runner, shared=own or arena is None or arena.fd >= 0)
         if "storage" in chosen:
             info = _told(chosen["storage"], self.config)
             try:
-                storage = self._storage(chosen["storage"], shared=shared)
+                storage = make_one(chosen["storage"])
                 undo.callback(storage.close)
             except BaseException as error:  # a native client that panics, too
                 if not again:
@@ -128,21 +138,31 @@ class Assembly:
             on_stop=self.registry.stopping,
             info=info,
             lacking=lacking,
-            renew=(lambda: self._storage(chosen["storage"], shared=shared)) if again and info else None,
-            new_storage=self._new_storage,
+            renew=(lambda: make_one(chosen["storage"])) if again and info else None,
+            new_storage=partial(self._new_storage, make_one),
             summary=self._summary(runner, groups, pools),
         )
 
-    def _new_storage(self, table: Mapping[str, object]) -> tuple[StorageInfo, Storage]:
+    def _new_storage(
+        self, make_one: Callable[[Chosen], Storage], table: Mapping[str, object]
+    ) -> tuple[StorageInfo, Storage]:
         """A storage that nothing was said of at the start. Raises ConfigError or PluginError."""
+        if self.resolved.ranks.tp > 1 and self.resolved.ranks.launcher == "external":
+            raise ConfigError(
+                "no storage can be attached where somebody else started the ranks, since each makes that of its own "
+                "config: start the engine and its ranks anew with another [storage]"
+            )
         config = self.config.beside("storage", table)
         choice = config.choose("storage", "storage", self.registry)
         if choice is None:
             names = ", ".join(self.registry.offers("storage"))
             raise ConfigError(f"storage.use is required and not set; have {names}")
-        return _told(choice, config), self._storage(choice)
+        return _told(choice, config), make_one(choice)
 
-    def _storage(self, choice: Chosen, *, shared: bool = True) -> Storage:
+    def _storage(self, runner: Runner, choice: Chosen, *, shared: bool) -> Storage:
+        ranks = self.resolved.ranks
+        if own_arenas(ranks) and isinstance(runner, RanksRunner):
+            return storage_of(runner, choice, self._place(choice.offer.name), self.resolved.tiers, ranks.start_s)
         return make_storage(choice, self._place(choice.offer.name), self.resolved.tiers, shared=shared)
 
     def _by_name(self) -> bool:
@@ -156,8 +176,6 @@ class Assembly:
         if ranks.tp == 1:
             return self._make("runner", Runner)
         judge(choice, ranks)
-        if "storage" in self.resolved.chosen and (ranks.arena == "own" or ranks.launcher == "external"):
-            raise ConfigError("storage cannot be used where each rank has host memory of its own (ranks.arena = 'own')")
         return spread(choice, self._place(choice.offer.name), ranks)
 
     # --- pieces ------------------------------------------------------------------------------------------------

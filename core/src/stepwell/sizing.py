@@ -65,17 +65,22 @@ def size(
     *,
     load: Load | None = None,
     keep: Keep | None = None,
+    copies: int = 1,
 ) -> Pools:
     """Size all pools. `budget`: bytes that the runner has for device pages. Raises ConfigError.
 
     `keep`: pages that a prefix of so many tokens keeps of a group; unset: `kept`.
+    `copies`: so many ranks have host memory of their own, and each keeps what all of them hold alike.
     """
     names = [group.name for group in groups]
     for name in settings.groups:
         if name not in names:
             raise config.error("cache", "groups", f"the model has no group {name}{meant(name, names)}")
     page_bytes = tuple(group.token_bytes * settings.page_size for group in groups)
-    slots = tuple(region.stride for region in plan(groups, settings.page_size, [0] * len(groups))[0])
+    regions, _ = plan(groups, settings.page_size, [0] * len(groups))
+    slots = tuple(
+        region.stride * (copies if group.ranks == 1 else 1) for group, region in zip(groups, regions, strict=True)
+    )
     device = Tier(config, settings, groups, "device", page_bytes, load or Load(), keep or kept)
     host = Tier(config, settings, groups, "host", slots, None, keep or kept)
     return Pools(_device(device, budget), _host(host), page_bytes, slots)

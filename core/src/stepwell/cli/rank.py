@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from dataclasses import replace
 
 import click
 
 from stepwell.abc.runner import Runner
+from stepwell.abc.storage import Storage
 from stepwell.cli.options import read_config, set_option
 from stepwell.config import environment, launched
-from stepwell.engine.making import Place, make
+from stepwell.engine.making import Place, make, make_storage
 from stepwell.engine.ranks.door import door_port, enter
 from stepwell.engine.ranks.start import judge
 from stepwell.engine.ranks.wire import Word
@@ -51,8 +53,17 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
         world=joined.world,
         meet=joined.meet,
     )
+
+    def storage(use: bytes) -> Storage:
+        """That of this config, which has to be the engine's."""
+        chosen = resolved.chosen.get("storage")
+        here = "" if chosen is None else chosen.offer.name
+        if chosen is None or here != use.decode():
+            raise ConfigError(f"storage.use is {use.decode()!r} at the engine and {here!r} here: give both one config")
+        return make_storage(chosen, replace(place, name=here), resolved.tiers)
+
     try:
-        Rank(stream, told.rank, joined.world).serve(make(choice, Runner, place))  # type: ignore[type-abstract]
+        Rank(stream, told.rank, joined.world, storage).serve(make(choice, Runner, place))  # type: ignore[type-abstract]
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise ConfigError("the engine ended") from None
     except BaseException as error:

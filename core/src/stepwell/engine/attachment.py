@@ -17,11 +17,12 @@ from functools import partial
 from math import inf
 
 from stepwell.abc.storage import Storage
-from stepwell.cache.arena import Arena
+from stepwell.cache.arena import Slotted
 from stepwell.engine.actions import Attached, Cleared, Detached, Event
 from stepwell.engine.messages import ATTACHED, Control, Reply
-from stepwell.engine.page_io import LocalPageIO
+from stepwell.engine.page_io import LocalPageIO, PageIO
 from stepwell.engine.parts import Parts, StorageInfo, attach_storage, sentence
+from stepwell.engine.ranks.storage import RanksStorage
 from stepwell.engine.storage_io import StorageIO
 from stepwell.engine.wanted import FIRST_PAUSE_S, Wanted
 
@@ -312,8 +313,11 @@ class Attachment:
         self._events.append(Cleared())
         self._answer(task, lambda: reply)
 
-    def _io(self, storage: Storage, arena: Arena) -> StorageIO:
-        pages = LocalPageIO(storage, arena, self._parts.groups)
+    def _io(self, storage: Storage, arena: Slotted) -> StorageIO:
+        groups = self._parts.groups
+        pages: PageIO = LocalPageIO(storage, arena, groups)
+        if isinstance(storage, RanksStorage):
+            pages = storage.pages(groups)
         sizes = [region.stride for region in arena.regions]
         return StorageIO(storage, pages, sizes, done=self._answered, limits=self._parts.limits, clock=self._clock)
 

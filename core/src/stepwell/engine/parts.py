@@ -12,6 +12,7 @@ from stepwell.abc.sink import Event, Sink
 from stepwell.abc.storage import Storage
 from stepwell.cache.arena import Arena
 from stepwell.cache.cache import Cache
+from stepwell.cache.elsewhere import Elsewhere
 from stepwell.engine.brain import Brain
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.messages import Hello
@@ -47,7 +48,7 @@ class Parts:
     """Device pages of each group."""
     slots: int
     """Requests that may run at once."""
-    arena: Arena | None
+    arena: Arena | Elsewhere | None
     """The host tier; None: there is none."""
     groups: Sequence[GroupSpec]
     """What its slots hold, each with its shards."""
@@ -97,7 +98,7 @@ def open_up(parts: Parts, wake: Callable[[], None]) -> Parts:
     return parts
 
 
-def attach_storage(storage: Storage, arena: Arena) -> None:
+def attach_storage(storage: Storage, arena: Arena | Elsewhere) -> None:
     """Let a storage reach the host tier's memory. Raises PluginError."""
     with _blamed("storage cannot use the host tier's memory"), arena.lending_name():
         storage.attach(arena)

@@ -29,19 +29,24 @@ MOST_LINES = 200
 
 def recipe_of(choice: Chosen, place: Place, advice: str) -> bytes:
     """What a process needs to make the chosen piece. PluginError, ending with `advice`, where it cannot travel."""
-    folder, no_folder = None, ""
+    text = text_of(place)
     try:
-        folder = place.folder()
-    except StepwellError as error:
-        no_folder = str(error)
-    try:
-        text = PlaceText(place.name, place.device, place.rank, place.world, place.meet, folder, no_folder)
         return pickle.dumps(Recipe(choice.offer.make, choice.settings, text, where(choice)))
     except Exception as error:
         raise PluginError(
             f"{where(choice)} cannot run in a process of its own, since its factory or settings have no name there "
             f"({error}): {advice}"
         ) from None
+
+
+def text_of(place: Place) -> PlaceText:
+    """A place as it travels."""
+    folder, no_folder = None, ""
+    try:
+        folder = place.folder()
+    except StepwellError as error:
+        no_folder = str(error)
+    return PlaceText(place.name, place.device, place.rank, place.world, place.meet, folder, no_folder)
 
 
 def start_of(recipe: bytes) -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepwell.abc.runner import ModelInfo, PageCopy, StepPlan, StepResult
-from stepwell.cache.arena import BLOCK, Region
 from stepwell.engine.ranks.wire import Made, Nonsense, Result
 from stepwell.types import GroupSpec
 
@@ -134,18 +133,6 @@ def conjunction(answers: Sequence[bytes | None]) -> tuple[bool, ...]:
     if None in answers:
         return ()
     return tuple(map(all, zip(*[pages for pages in answers if pages is not None], strict=True)))
-
-
-def alone(seen: Sequence[Region], whole: Sequence[Region], nbytes: int) -> tuple[int, tuple[Region, ...]]:
-    """The bytes and the regions of an arena with as many slots, in which only the parts that one rank sees lie."""
-    ends = [*[region.first for region in whole[1:]], nbytes]
-    regions, end = [], 0
-    for mine, region, until in zip(seen, whole, ends, strict=True):
-        slots = (until - region.first) // region.stride if region.stride else 0
-        stride = mine.apart * mine.parts
-        regions.append(Region(end, stride, mine.payload, mine.parts, mine.apart))
-        end += -(-stride * slots // BLOCK) * BLOCK
-    return max(end, BLOCK), tuple(regions)
 
 
 def agreed(made: Sequence[Made]) -> Made:

@@ -117,6 +117,11 @@ class Link:
                 return "was killed, and the system does not let it go"
 
     @property
+    def remote(self) -> bool:
+        """Whether somebody else started it."""
+        return self._process is None
+
+    @property
     def dead(self) -> bool:
         """Whether its process has ended."""
         return self._process is not None and self._process.poll() is not None
@@ -132,4 +137,4 @@ def complaint_of(body: bytes) -> Exception:
 
 def hear(link: Link) -> list[tuple[int, bytes]]:
     """All messages that have come. EOFError, OSError or Nonsense where there will be no further ones."""
-    return [(word, body) for word, body in link.stream.hear(wait=False) if word != Word.BEAT]
+    return [(word, body) for word, body in link.stream.hear(wait=False) if body or word != Word.BEAT]

@@ -17,10 +17,12 @@ from contextlib import suppress
 
 from stepwell.abc.runner import Runner, Step, StepPlan, StepResult
 from stepwell.cache.arena import Region, seen_by
+from stepwell.cache.elsewhere import Elsewhere
 from stepwell.engine.ranks import wire
-from stepwell.engine.ranks.combine import Expected, Split, agreed, alone, combined, conjunction, lacking, seeded
+from stepwell.engine.ranks.calls import Calls
+from stepwell.engine.ranks.combine import Expected, Split, agreed, combined, conjunction, lacking, seeded
 from stepwell.engine.ranks.link import SLOW_BEATS_S, Link, complaint_of, hear
-from stepwell.engine.ranks.wire import Made, Nonsense, Opening, Pinning, Word, decoded
+from stepwell.engine.ranks.wire import Made, Nonsense, Opening, OwnPinning, Pinning, Word, decoded
 from stepwell.errors import ConfigError, PluginError
 from stepwell.types import ArenaView
 
@@ -91,6 +93,8 @@ class RanksRunner(Runner):
         self._closing = self._closed = False
         self._ticked = time.monotonic()
         self.links = start()
+        self.calls = Calls(self.links)
+        """To the storages of ranks with host memory of their own."""
         self._reader = threading.Thread(target=self._hear, daemon=True, name="stepwell.ranks")
         self._reader.start()
         try:
@@ -114,17 +118,13 @@ class RanksRunner(Runner):
         self._begin()
 
     def pin(self, arena: ArenaView) -> None:
-        if arena.fd < 0 and not self._own:
-            raise PluginError("several ranks need the host tier's memory shared, which this machine cannot do")
-        regions = [Region(*arena.slots(group), *arena.parts(group)) for group in range(len(self.groups))]
         self._serving = False  # registering memory may hold an interpreter up
-        for link in self.links:
-            seen = seen_by(link.rank, self.groups, regions)
-            nbytes = arena.nbytes
-            if self._own:
-                nbytes, seen = alone(seen, regions, nbytes)
-            pinning = Pinning(nbytes, seen, self._own)
-            self._tell(link, Word.PIN, wire.encode(pinning), -1 if self._own else arena.fd)
+        if isinstance(arena, Elsewhere):
+            shards = tuple(group.shards for group in arena.groups)
+            own = OwnPinning(arena.page_size, arena.pages, shards, arena.setting, arena.named)
+            self._say(Word.PIN_OWN, wire.encode(own))
+        else:
+            self._share(arena)
         self._all(Word.DONE, self._start_s, "did not reach the host tier's memory")
         self._begin()
 
@@ -166,6 +166,7 @@ class RanksRunner(Runner):
         self._closed = True
         for link in self.links:
             link.kill()
+        self.calls.end(PluginError("the ranks were ended"))
         self._reader.join(CLOSE_S)
         for link in self.links:
             link.stream.close()
@@ -181,6 +182,14 @@ class RanksRunner(Runner):
         """Raises why the ranks are no runner any more."""
         if self._verdict is not None:
             raise self._verdict
+
+    def _share(self, arena: ArenaView) -> None:
+        if arena.fd < 0:
+            raise PluginError("several ranks need the host tier's memory shared, which this machine cannot do")
+        regions = [Region(*arena.slots(group), *arena.parts(group)) for group in range(len(self.groups))]
+        for link in self.links:
+            pinning = Pinning(arena.nbytes, seen_by(link.rank, self.groups, regions))
+            self._tell(link, Word.PIN, wire.encode(pinning), arena.fd)
 
     # --- saying --------------------------------------------------------------------------------------------------
 
@@ -251,6 +260,10 @@ class RanksRunner(Runner):
                     with self._news:
                         self._replies[link.rank] = body
                         self._news.notify_all()
+                case Word.REPLY:
+                    self.calls.replied(link.rank, body)
+                case Word.BEAT:
+                    self.calls.counted(link.rank, body)
                 case Word.FAILED:
                     self._deaf.add(link.rank)
                     self._suspect = self._suspect or (now + BLAME_S, self._failure(link, complaint_of(body)))
@@ -326,3 +339,4 @@ class RanksRunner(Runner):
         self._wake()
         for link in self.links:
             link.kill()
+        self.calls.end(self._verdict)

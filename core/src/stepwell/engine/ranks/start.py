@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import tempfile
 import time
@@ -16,11 +17,12 @@ from stepwell.engine.making import Place, where
 from stepwell.engine.ranks.door import Door
 from stepwell.engine.ranks.link import Link
 from stepwell.engine.ranks.runner import RanksRunner
+from stepwell.engine.ranks.storage import RanksStorage
 from stepwell.engine.ranks.wire import Stream, Word
-from stepwell.engine.spawn import recipe_of, spawn, start_of
-from stepwell.errors import ConfigError
-from stepwell.offers import Capability
-from stepwell.settings import RankSettings
+from stepwell.engine.spawn import recipe_of, spawn, start_of, text_of
+from stepwell.errors import ConfigError, PluginError
+from stepwell.offers import Capability, Offer
+from stepwell.settings import RankSettings, TierSettings
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 ADVICE = "set ranks.tp = 1"
@@ -37,6 +39,11 @@ def threads(ranks: RankSettings, given: Mapping[str, str], cores: int) -> dict[s
     """The environment of a rank: as it is, and an even share of the cores where it says nothing of threads."""
     share = str(max(1, cores // (ranks.tp * ranks.dp)))
     return {**{name: share for name in THREADS if not any(other in given for other in THREADS)}, **given}
+
+
+def own_arenas(ranks: RankSettings) -> bool:
+    """Whether each rank has host memory, and its way to storage, for itself."""
+    return ranks.tp > 1 and (ranks.arena == "own" or ranks.launcher == "external")
 
 
 def judge(choice: Chosen, ranks: RankSettings) -> None:
@@ -87,9 +94,29 @@ def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str, count: i
     return links
 
 
+def storage_of(runner: RanksRunner, choice: Chosen, place: Place, tiers: TierSettings, wait_s: float) -> RanksStorage:
+    """The chosen storage on every rank. One that somebody else started makes that of its own config."""
+    offer = Offer(choice.offer.name, choice.offer.make, provides=choice.provides)
+    plain = replace(choice, offer=offer)
+    recipes = {}
+    for link in runner.links:
+        if link.remote:
+            recipes[link.rank] = choice.offer.name.encode()
+            continue
+        text = text_of(replace(place, rank=link.rank, world=len(runner.links)))
+        try:
+            recipes[link.rank] = pickle.dumps((plain, text, tiers))
+        except Exception as error:
+            raise PluginError(
+                f"{where(choice)} cannot be in the process of a rank, since its factory or settings have no name "
+                f"there ({error}): set ranks.arena = 'shared'"
+            ) from None
+    return RanksStorage(runner.calls, recipes, wait_s)
+
+
 def spread(choice: Chosen, place: Place, ranks: RankSettings) -> RanksRunner:
     """The chosen runner as several ranks, of this machine or of several. Raises what starting one of them raises."""
-    own = ranks.arena == "own" or ranks.launcher == "external"
+    own = own_arenas(ranks)
     if ranks.launcher == "external":
         door = Door(ranks, launched(environment()))
         begin: Callable[[], list[Link]] = lambda: door.join(start(choice, place, ranks, door.meet, 1))  # noqa: E731

@@ -37,16 +37,19 @@ class Word(IntEnum):
     OPEN = 1
     PIN = 2
     """With the arena's descriptor."""
+    PIN_OWN = 6
+    """With what to make one of."""
     PLAN = 3
     CLOSE = 4
     CALL = 5
     """A storage call; answered by REPLY, in any order."""
     MADE = 16
     DONE = 17
-    """Of OPEN, PIN and CLOSE."""
+    """Of OPEN, both PINs and CLOSE."""
     RESULT = 18
     SAVED = 19
     BEAT = 20
+    """With what storages count, where there are any."""
     FAILED = 21
     """The rank ends, for this reason."""
     REPLY = 22
@@ -115,12 +118,21 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pinning(msgspec.Struct, frozen=True, array_like=True):
-    """The arena as one rank sees it."""
+    """The arena as one rank sees it; its descriptor comes with this."""
 
     nbytes: int
     regions: tuple[Region, ...]
-    own: bool
-    """It is this rank's own: no descriptor comes with this."""
+
+
+class OwnPinning(msgspec.Struct, frozen=True, array_like=True):
+    """What an arena is made of that a rank has for itself; as `cache.elsewhere.Elsewhere`."""
+
+    page_size: int
+    pages: tuple[int, ...]
+    shards: tuple[int, ...]
+    """Of each group."""
+    setting: str
+    named: bool
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, gc=False):

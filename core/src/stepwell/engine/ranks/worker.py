@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from stepwell.abc.runner import Runner, Step
+from stepwell.abc.storage import Storage
+from stepwell.cache.arena import Arena
 from stepwell.cache.mapped import Mapped
+from stepwell.cache.shards import own
+from stepwell.engine.making import make_storage
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.combine import share
-from stepwell.engine.ranks.wire import GroupText, Made, Opening, Pinning, Stream, Word, decoded
+from stepwell.engine.ranks.shelves import Shelves
+from stepwell.engine.ranks.wire import GroupText, Made, Opening, OwnPinning, Pinning, Stream, Word, decoded
 from stepwell.engine.spawned import begin, complaint, ours
 from stepwell.types import GroupSpec
 
@@ -29,8 +36,10 @@ BEAT_S = 0.5
 class Rank:
     """One rank's runner, served over a stream."""
 
-    def __init__(self, stream: Stream, rank: int, world: int) -> None:
+    def __init__(self, stream: Stream, rank: int, world: int, storage: Callable[[bytes], Storage]) -> None:
+        """`storage`: what makes one of what the engine says, for an arena of this rank's own."""
         self._stream, self._rank, self._world = stream, rank, world
+        self._shelves = Shelves(stream, rank, storage)
         self._runner: Runner | None = None
         self._groups: tuple[GroupSpec, ...] = ()
         self._steps: deque[Step] = deque()
@@ -72,16 +81,27 @@ class Rank:
                 self._stream.say(Word.DONE)
             case Word.PIN:
                 pinning = decoded(body, Pinning)
-                self._own = pinning.own
-                fd = private(pinning.nbytes) if pinning.own else self._stream.fds.pop()
-                runner.pin(Mapped(fd, pinning.nbytes, pinning.regions))
+                runner.pin(Mapped(self._stream.fds.pop(), pinning.nbytes, pinning.regions))
                 self._stream.say(Word.DONE)
+            case Word.PIN_OWN:
+                self._own = True
+                self._pin_own(runner, decoded(body, OwnPinning))
+                self._stream.say(Word.DONE)
+            case Word.CALL:
+                self._shelves.take(body)
             case Word.CLOSE:
                 runner.close()
+                self._shelves.close()
                 self._over = True
                 self._stream.say(Word.DONE)
             case _:
                 raise wire.Nonsense(f"word {word}")
+
+    def _pin_own(self, runner: Runner, told: OwnPinning) -> None:
+        groups = tuple(replace(group, shards=shards) for group, shards in zip(self._groups, told.shards, strict=True))
+        arena = Arena.create(own(groups), told.page_size, told.pages, setting=told.setting, named=told.named)
+        runner.pin(arena)
+        self._shelves.reach(arena, groups)
 
     def _answer(self, runner: Runner) -> None:
         while self._steps and (result := self._steps[0].poll()) is not None:
@@ -100,7 +120,8 @@ class Rank:
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
             while not self._over:
-                self._stream.say(Word.BEAT)
+                counts = self._shelves.values()
+                self._stream.say(Word.BEAT, wire.encode(counts) if counts else b"")
                 time.sleep(BEAT_S)
 
 
@@ -111,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recipe = begin(stream.first()[1])
         runner = recipe.make(Runner)  # type: ignore[type-abstract]
-        Rank(stream, recipe.place.rank, recipe.place.world).serve(runner)
+        Rank(stream, recipe.place.rank, recipe.place.world, made_here).serve(runner)
     except (EOFError, BrokenPipeError):
         status = 1  # the engine is gone
     except BaseException as error:
@@ -122,11 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os._exit(status)  # native threads may hang or crash at the interpreter's own end
 
 
-def private(nbytes: int) -> int:
-    """A descriptor of memory that this rank has for itself."""
-    fd = os.memfd_create("stepwell-arena", os.MFD_CLOEXEC)
-    os.ftruncate(fd, nbytes)
-    return fd
+def made_here(recipe: bytes) -> Storage:
+    """A storage as the engine would make it, which is this process's parent."""
+    choice, place, tiers = pickle.loads(recipe)
+    return make_storage(choice, place.place(), tiers)
 
 
 def _made(runner: Runner) -> Made:
