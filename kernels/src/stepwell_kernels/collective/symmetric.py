@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from uuid import uuid4
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
+from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory, _unregister_process_group
 
 from stepwell_kernels.collective.group import Group
 from stepwell_kernels.collective.torch_group import TorchGroup
@@ -21,24 +23,25 @@ WIDE = 4096
 class SymmetricGroup(Group):
     """One-shot sums beside a TorchGroup, which does all else. See `over`."""
 
-    def __init__(self, inner: TorchGroup, peers: torch.Tensor, words: torch.Tensor, handle: object) -> None:
+    def __init__(self, inner: TorchGroup, met: _Met) -> None:
         super().__init__(inner.rank, inner.size)
-        self._inner, self._peers, self._kept = inner, peers, (words, handle)
-        self._counts = torch.zeros(ROWS, dtype=torch.int32, device=words.device)
+        self._inner, self._met = inner, met
+        self._peers = torch.tensor(met.handle.buffer_ptrs, dtype=torch.int64, device=inner.device)
+        self._counts = torch.zeros(ROWS, dtype=torch.int32, device=inner.device)
 
     @classmethod
     def over(cls, inner: TorchGroup, log: logging.Logger) -> Group:
         """The group where all ranks can have it; else `inner` itself, and the log says why."""
-        why = ""
+        met, why = None, "another rank has no symmetric memory"
         try:
-            handle, words = _meet(inner)
-            peers = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=inner.device)
+            met = _meet(inner)
         except Exception as error:  # torch raises whatever driver, devices and their links make of it
             why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        if inner.least(int(not why)) == (0,):
-            log.warning("small sums over ranks go through NCCL: %s", why or "another rank has no symmetric memory")
+        (all_met,) = inner.least(int(met is not None))
+        if met is None or not all_met:
+            log.warning("small sums over ranks go through NCCL: %s", why)
             return inner
-        return cls(inner, peers, words, handle)
+        return cls(inner, met)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         if not self._small(x):
@@ -60,6 +63,8 @@ class SymmetricGroup(Group):
         return self._inner.least(*numbers)
 
     def close(self) -> None:
+        if self._inner.live:
+            _unregister_process_group(self._met.name)
         self._inner.close()
 
     def _small(self, x: torch.Tensor) -> bool:
@@ -77,16 +82,30 @@ class SymmetricGroup(Group):
         return one_shot(flat, self._peers, self._counts, self.rank, self.size, WIDE, own, norm)
 
 
-def _meet(inner: TorchGroup) -> tuple[_SymmetricMemory, torch.Tensor]:
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """What has to live as long as the ranks write into each other's memory."""
+
+    name: str
+    group: distributed.ProcessGroup
+    """torch finds it by its name, and does not keep it."""
+    words: torch.Tensor
+    handle: _SymmetricMemory
+
+
+def _meet(inner: TorchGroup) -> _Met:
     """Words of this rank that all others can write, zeroed on every rank before anybody does."""
-    name = f"stepwell-{id(inner)}"
     store = distributed.PrefixStore("symmetric", inner.store)
+    if inner.rank == 0:
+        store.set("name", f"stepwell-{uuid4().hex}")
+    name = store.get("name").decode()
     _SymmetricMemory.set_group_info(name, inner.rank, inner.size, store)
-    _register_process_group(name, inner.named(name, store))  # some versions of torch look groups up there instead
+    group = inner.named(name, store)
+    _register_process_group(name, group)  # some versions of torch look groups up there instead
     words = _SymmetricMemory.empty_strided_p2p(
         (2 * inner.size * ROWS * WIDE,), (1,), torch.int64, inner.device, name
     ).zero_()
-    handle = _SymmetricMemory.rendezvous(words)
+    handle = _SymmetricMemory.rendezvous(words, name)
     torch.cuda.synchronize(inner.device)
     inner.least(0)
-    return handle, words
+    return _Met(name, group, words, handle)

@@ -61,8 +61,13 @@ class TorchGroup(Group):
         if backend is not None:
             backend.abort()
 
+    @property
+    def live(self) -> bool:
+        """Whether it was not closed yet."""
+        return self._backend is not None
+
     def named(self, name: str, store: distributed.Store) -> distributed.ProcessGroup:
-        """This group as torch.distributed knows one by name."""
+        """The same group as torch.distributed knows one by name."""
         group = distributed.ProcessGroup(store, self.rank, self.size)
         kinds = distributed.ProcessGroup.BackendType
         kind = kinds.NCCL if self.device.type == "cuda" else kinds.GLOO

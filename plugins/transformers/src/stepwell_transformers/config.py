@@ -39,6 +39,8 @@ class TransformersConfig:
     """How pages go between a CUDA device and host memory; auto: as measured to be best."""
     copy_blocks: int | None = None
     """Thread blocks that a copying kernel may take; unset: as few as fill the link."""
+    one_shot: bool = True
+    """Whether small sums over ranks go straight into the others' memory, where devices reach it; else through NCCL."""
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -48,7 +48,7 @@ def prove(model: PagedModel, name: str, *, kernels: bool = False) -> None:
     tokens = [_tokens(length, model.vocab, row) for row, length in enumerate(lengths)]
     with torch.inference_mode(), _soon(model):
         try:
-            got, layers = _through_pages(model, tokens, kernels)
+            got, layers = through_pages(model, tokens, kernels)
             sights = model.sights()
         except Foreign as part:
             raise ConfigError(f"runner.model: {name} has attention with {part}, which is not supported yet") from part
@@ -108,7 +108,7 @@ def _soon(model: PagedModel) -> Iterator[None]:
             module.floor_scale = scale
 
 
-def _through_pages(model: PagedModel, tokens: list[torch.Tensor], kernels: bool) -> tuple[torch.Tensor, list[int]]:
+def through_pages(model: PagedModel, tokens: list[torch.Tensor], kernels: bool) -> tuple[torch.Tensor, list[int]]:
     """Logits after each row's last token, and the layers that were asked in turn."""
     ends = [len(row) for row in tokens]
     counts = [-(-end // PAGE) for end in ends]

@@ -51,7 +51,8 @@ class TransformersRunner(Runner):
         with current(device), ExitStack() as undo:
             if device.type == "cuda":
                 undo.enter_context(exact_products())
-            group = join(context.meet, context.rank, context.world, device, MEET_S)
+            ranks = context.rank, context.world
+            group = join(context.meet, *ranks, device, MEET_S, one_shot=config.one_shot, log=context.log)
             undo.callback(group.close)
             with shown(context.log) as report:
                 folder = locate(config.model, config.revision, context.state_dir, report)

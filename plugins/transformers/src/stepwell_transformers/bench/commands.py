@@ -178,3 +178,40 @@ def burst(
         tokens or (bench.SMALL_TOKENS if small else bench.TOKENS),
         as_json,
     )
+
+
+@click.command()
+@bench_options
+@click.option("--tp", type=click.IntRange(2), default=2, show_default=True, help="Ranks, each with a device.")
+@click.option("--tokens", "prompts", type=Tokens(), multiple=True, help="Of a prompt, as 8k; may be repeated.")
+@click.option("--point", "points", type=Point(), multiple=True, help="Batch and context, as 64x2k; may be repeated.")
+@click.option("--steps", type=click.IntRange(2), default=None, help="Decode steps of a turn.  [default: 64]")
+def spread(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    tp: int,
+    prompts: Sequence[int],
+    points: Sequence[tuple[int, int]],
+    steps: int | None,
+) -> None:
+    """Time prompts and decode steps over several ranks against one, and sums over ranks against torch.distributed.
+
+    Says how far the logits of ranks are from those of one, too. Ranks are processes, all on this machine.
+    """
+    from stepwell_transformers.bench import spread as bench
+
+    what = setup(model, device, page_size, rounds, sets)
+    small = what.small
+    wanted = bench.Wanted(
+        tp,
+        prompts or (bench.SMALL_PROMPTS if small else bench.PROMPTS),
+        points or (bench.SMALL_POINTS if small else bench.POINTS),
+        steps or (4 if small else 64),
+        bench.SMALL_SUMS if small else bench.SUMS,
+        4 if small else 64,
+    )
+    bench.run(what, wanted, as_json)

@@ -43,6 +43,7 @@ class Place:
     device: str = "cpu"
     rank: int = 0
     world: int = 1
+    meet: str = ""
     clock: Callable[[], float] = time.monotonic
 
 
