@@ -154,6 +154,9 @@ class Engine:
             extra.update(_setting(name, value))
         loaded = Config.load(path, environment(), sets, extra)
         assembly = Assembly(loaded, loaded.load_plugins())
+        if (groups := assembly.resolved.ranks.dp) > 1:
+            text = f"{groups} groups need a front end before them, which `stepwell serve` has; leave it out here"
+            raise loaded.error("ranks", "dp", text)
         self._codec = assembly.codec()
         self._local = LocalEngine(assembly.parts)
         self._client = LocalClient(self._local)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from stepwell.config import Chosen, Config
 from stepwell.errors import ConfigError
 from stepwell.plugins import Registry
-from stepwell.settings import DEFAULTS, CacheSettings, EngineSettings, RankSettings, TierSettings
+from stepwell.settings import DEFAULTS, ROUTE, CacheSettings, EngineSettings, RankSettings, TierSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Resolved:
     ranks: RankSettings
     chosen: dict[str, Chosen]
     """By section. Always: runner, evict, write, retain, schedule. Where there is a host tier, so that storage can be
-    attached: prefetch. Where the config says so: storage, sink."""
+    attached: prefetch. Where there are several groups: route. Where the config says so: storage, sink."""
 
 
 def resolve(config: Config, registry: Registry) -> Resolved:
@@ -48,6 +48,8 @@ def resolve(config: Config, registry: Registry) -> Resolved:
         optional = config.choose(role, role, registry)
         if optional:
             chosen[role] = optional
+    if ranks.dp > 1:
+        chosen["route"] = config.choose("route", "route", registry, ROUTE)
     chosen = {role: _in_pages(config, choice, cache.page_size) for role, choice in chosen.items()}
     chosen["runner"] = config.choose_runner(registry)
     return Resolved(cache, engine, tiers, ranks, chosen)

@@ -251,6 +251,9 @@ ROLES: Mapping[str, str] = {
 
 SECTIONS = (*CORE_SECTIONS, *ROLES, "replay")
 
+ROUTE = "cache-aware"
+"""What chooses among several engines where the config does not say."""
+
 DEFAULTS: Mapping[str, str] = {
     "evict": "lru",
     "write": "write_through_selective",

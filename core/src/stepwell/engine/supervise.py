@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import FrameType
 
 import msgspec
@@ -102,6 +103,8 @@ class Child:
     """Descriptors that it inherits under the same numbers, such as a socket that outlives it."""
     again: Sequence[str] = ()
     """Arguments more where it is started once more."""
+    beside: bool = False
+    """Start it beside those before it that are so as well, not after they can serve."""
 
 
 @dataclass
@@ -158,13 +161,19 @@ class Supervisor:
                 signal.signal(which, handler)
 
     def start(self) -> None:
-        """Start the children one after another, each once the one before can serve."""
+        """Start the children one after another, each once those before can serve, unless they start side by side."""
+        waiting: list[_Running] = []
         try:
-            for child in self._children:
+            for child, after in zip_longest(self._children, self._children[1:]):
                 self._running.append(self._launch(child))
-                self._await_ready(self._running[-1])
-                if self._stop is not None:
-                    return
+                waiting.append(self._running[-1])
+                if child.beside and after is not None and after.beside:
+                    continue
+                for running in waiting:
+                    self._await_ready(running)
+                    if self._stop is not None:
+                        return
+                waiting.clear()
         except BaseException:
             self.stop()
             raise

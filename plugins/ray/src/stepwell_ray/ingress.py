@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stepwell.assemble import Assembly
+from stepwell.route.choose import chosen, policy
 from stepwell_ray.parcel import Parcel
-from stepwell_ray.policy import chosen, policy
 from stepwell_ray.replicas import Replicas
 from stepwell_server.app import make_app
 from stepwell_server.settings import ServerSettings

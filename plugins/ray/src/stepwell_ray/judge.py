@@ -10,10 +10,9 @@ from pathlib import Path
 from stepwell.assemble import Assembly
 from stepwell.config import Config
 from stepwell.errors import ConfigError
-from stepwell.offers import Capability
+from stepwell.route.choose import check_shared, chosen
 from stepwell_ray import lacking
 from stepwell_ray.parcel import Parcel
-from stepwell_ray.policy import chosen
 from stepwell_ray.settings import RaySettings
 from stepwell_server.settings import ServerSettings
 
@@ -63,9 +62,8 @@ def judge(path: Path | None, env: Mapping[str, str], sets: Sequence[str]) -> Jud
         raise config.error("ranks", "launcher", "'external' is not Ray, which starts the ranks here; leave it out")
     storage = resolved.chosen.get("storage")
     warnings = registry.warnings()
-    if settings.most > 1 and storage is not None and Capability.SHARED not in storage.provides:
-        text = f"'{storage.offer.name}' is not shared, and there are up to {settings.most} replicas; use one that is"
-        raise config.error("storage", "use", f"{text}, such as file or redis, or set ray.replicas = 1")
+    if settings.most > 1:
+        check_shared(config, storage, f"up to {settings.most} replicas", "set ray.replicas = 1")
     if settings.most > 1 and storage is None:
         warnings = [*warnings, "there is no storage, so a session that moves to another replica is computed anew there"]
     device = getattr(resolved.chosen["runner"].settings, "device", None)

@@ -22,8 +22,8 @@ from stepwell.engine.gate import Gate
 from stepwell.engine.loop import Said
 from stepwell.engine.messages import Pulse
 from stepwell.engine.shell import Shell
+from stepwell.route.choose import chosen
 from stepwell_ray.parcel import Parcel
-from stepwell_ray.policy import chosen
 from stepwell_ray.where import Where
 
 END_S = 15.0

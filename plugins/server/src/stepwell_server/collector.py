@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from stepwell.engine.messages import Pulse
 from stepwell.engine.stats import CAUSES, REASONS
 from stepwell.engine.tally import QUEUE_S, Waits
+from stepwell.route.client import RoutedClient
 from stepwell_server.memory import family
 from stepwell_server.port import Engine
 
@@ -72,8 +73,23 @@ class EngineCollector(Collector):
         if engine is None:
             return
         yield CounterMetricFamily("stepwell_engine_losses", "How often the engine was lost", engine.restarts)
+        if isinstance(engine, RoutedClient):
+            yield from of_groups(engine, self._pulse_s)
         if engine.last_pulse is not None:
             yield from of_pulse(engine.last_pulse)
+
+
+def of_groups(engine: RoutedClient, pulse_s: float) -> Iterator[Metric]:
+    """What each of several engines does; all else is told of all together."""
+    up = GaugeMetricFamily("stepwell_group_up", "Whether a group's serving loop is heard", labels=["group"])
+    running = GaugeMetricFamily("stepwell_group_running", "Requests in a group's batch", labels=["group"])
+    waiting = GaugeMetricFamily("stepwell_group_waiting", "Requests in a group's queue", labels=["group"])
+    for name, member in engine.members.items():
+        up.add_metric([name], float(member.alive(pulse_s)))
+        pulse = None if member.why_down else member.last_pulse
+        running.add_metric([name], pulse.running if pulse else 0)
+        waiting.add_metric([name], pulse.waiting if pulse else 0)
+    yield from (up, running, waiting)
 
 
 def of_pulse(pulse: Pulse) -> Iterator[Metric]:

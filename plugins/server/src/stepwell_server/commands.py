@@ -14,6 +14,8 @@ from stepwell.cli.options import config_options
 @config_options
 @click.option("--host", help="Address to listen on; default 127.0.0.1.")
 @click.option("--port", type=int, help="Port to listen on; default 8000, 0: a free one.")
+@click.option("--tp", type=int, help="Tensor-parallel ranks of a group; default 1.")
+@click.option("--dp", type=int, help="Groups, each with the whole model and a cache of its own; default 1.")
 @click.option("--api-key", help="Bearer token that /v1 asks for.")
 @click.option("--admin-key", help="Bearer token of /admin, which is off without one.")
 @click.option("--served-model-name", help="The model's name towards clients.")
@@ -36,7 +38,11 @@ def serve(
     from stepwell.engine.supervise import ChildFailed
     from stepwell_server.launch import launch
 
-    extra: dict[str, object] = {f"server.{name}": value for name, value in options.items() if value is not None}
+    extra: dict[str, object] = {
+        f"{'ranks' if name in ('tp', 'dp') else 'server'}.{name}": value
+        for name, value in options.items()
+        if value is not None
+    }
     if model is not None:
         extra["runner.model"] = model
     try:

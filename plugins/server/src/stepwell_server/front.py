@@ -22,14 +22,19 @@ from stepwell.engine.client import EngineClient
 from stepwell.engine.supervise import Lifeline
 from stepwell.errors import StepwellError
 from stepwell.process import FORMAT
+from stepwell.route.choose import policy
+from stepwell.route.client import RoutedClient
 from stepwell_server.app import make_app
 from stepwell_server.listen import url
+from stepwell_server.port import Engine
 from stepwell_server.settings import ServerSettings
 from stepwell_server.state import Front
 
 FOREVER_S = 1e9
 TELL_S = 5.0
 """Seconds between two words on a start that takes its time."""
+OTHERS_S = 10.0
+"""Seconds that further groups get to join after the first, before answers are given without them."""
 DRAIN_S = 5
 """Seconds for answers to be delivered once the engine has ended."""
 
@@ -37,7 +42,8 @@ DRAIN_S = 5
 class Plan(msgspec.Struct, frozen=True):
     """What the launcher tells a front end; in a file that only this user can read, since it holds keys."""
 
-    address: str
+    addresses: list[str]
+    """Of the engine, or of one for each group."""
     fd: int
     config: str | None
     sets: list[str]
@@ -119,11 +125,11 @@ class Process:
             self.front.starting = f"{type(error).__name__}: {error}"
             self._status, self._server.should_exit = 1, True
 
-    async def _connect(self) -> EngineClient:
-        """Wait for the engine, and say so from time to time."""
+    async def _connect(self) -> Engine:
+        """Wait for the engine, or for a first one of several, and say so from time to time."""
         begin = time.monotonic()
         plugins = self._assembly.registry.digest()
-        joining = asyncio.create_task(EngineClient.connect(self._plan.address, plugins=plugins, timeout_s=FOREVER_S))
+        joining = asyncio.create_task(self._join_all(plugins))
         try:
             self.front.starting = "the engine is loading its model"
             while not joining.done():
@@ -135,6 +141,28 @@ class Process:
             return joining.result()
         finally:
             joining.cancel()
+
+    async def _join_all(self, plugins: str) -> Engine:
+        """The engine; of several, all that come within a while of the first. The others join when they are there."""
+        if len(self._plan.addresses) == 1:
+            return await EngineClient.connect(self._plan.addresses[0], plugins=plugins, timeout_s=FOREVER_S)
+        members = {str(group): EngineClient.join(at, plugins=plugins) for group, at in enumerate(self._plan.addresses)}
+        waits = [asyncio.create_task(member.joined()) for member in members.values()]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=OTHERS_S)
+        for wait in waits:
+            if wait.done():
+                wait.result()
+            else:
+                wait.add_done_callback(self._late)
+        choice = self._assembly.resolved.chosen["route"]
+        return RoutedClient(members, policy(choice, self._assembly.config))
+
+    def _late(self, wait: asyncio.Task[None]) -> None:
+        """A group came after the others; one that does not fit ends the server, as it would have at first."""
+        if not wait.cancelled() and (error := wait.exception()) is not None:
+            self._log.error("%s", error)
+            self._status, self._server.should_exit = 2, True
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stepwell.route.client import RoutedClient
 from stepwell_server.port import Engine
 
 SETTLE_S = 0.05
@@ -23,6 +24,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     running: int | None = None
     waiting: int | None = None
+    down: dict[str, str] = {}
+    """Of several groups those that do not serve, and why; the others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ def judge(engine: Engine | None, pulse_s: float, starting: str) -> Health:
     running, waiting = (pulse.running, pulse.waiting) if pulse else (None, None)
     if pulse is not None and pulse.values.get("draining"):
         return Health(True, False, Report("draining", "the server is stopping", running, waiting))
-    return Health(True, True, Report("ok", "", running, waiting))
+    down = engine.down if isinstance(engine, RoutedClient) else {}
+    return Health(True, True, Report("ok", "", running, waiting, down))
 
 
 async def checked(engine: Engine | None, pulse_s: float, starting: str) -> Health:

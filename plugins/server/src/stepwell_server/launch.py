@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,8 @@ from stepwell.assemble import Assembly
 from stepwell.config import Config, environment
 from stepwell.engine.supervise import Child, Supervisor
 from stepwell.process import FORMAT, engine_child, private_address
+from stepwell.resolve import Resolved
+from stepwell.route.choose import check_shared
 from stepwell_server.front import Plan
 from stepwell_server.listen import exposed, listen, url
 from stepwell_server.settings import ServerSettings
@@ -31,6 +34,7 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
     settings = config.bind("server", ServerSettings)
     registry = config.load_plugins()
     assembly = Assembly(config, registry)
+    check_groups(config, assembly.resolved)
     log = logging.getLogger("stepwell.launch")
     for warning in registry.warnings():
         log.warning("%s", warning)
@@ -39,7 +43,7 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
         console.print(summary(config, where), highlight=False, markup=False, soft_wrap=True)
         if exposed(listening) and not settings.client_keys:
             log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
-        children = family(address, listening, settings, path, sets, extra)
+        children = family(address, listening, settings, path, sets, extra, groups=assembly.resolved.ranks.dp)
         supervisor = Supervisor(children, grace_s=assembly.resolved.engine.drain_s + GRACE_S)
         return supervisor.run()
 
@@ -51,19 +55,38 @@ def family(
     path: Path | None,
     sets: Sequence[str],
     extra: Mapping[str, object],
+    *,
+    groups: int = 1,
 ) -> list[Child]:
-    """Front end and engine, in the order in which they start."""
-    plan = Plan(address, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
-    engine = {name: value for name, value in extra.items() if not name.startswith("server.")}
+    """Front end and engines, in the order in which they start; the engines of several groups beside each other."""
+    addresses = [address] if groups == 1 else [f"{address}-{group}" for group in range(groups)]
+    plan = Plan(addresses, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
+    own = {name: value for name, value in extra.items() if not name.startswith("server.")}
+    restart = settings.on_engine_death == "restart"
+    if groups == 1:
+        return [front_child(plan), engine_child(address, path, sets, own, restart=restart)]
+    engines = [
+        engine_child(at, path, sets, {**own, "ranks.group": group}, restart=restart)
+        for group, at in enumerate(addresses)
+    ]
     return [
         front_child(plan),
-        engine_child(address, path, sets, engine, restart=settings.on_engine_death == "restart"),
+        *(replace(child, name=f"engine of group {group}", beside=True) for group, child in enumerate(engines)),
     ]
+
+
+def check_groups(config: Config, resolved: Resolved) -> None:
+    """What several groups ask of a config beyond what one does; ConfigError, or a note."""
+    if resolved.ranks.dp > 1:
+        storage = resolved.chosen.get("storage")
+        check_shared(config, storage, f"{resolved.ranks.dp} groups", "set ranks.dp = 1")
+    elif config.has("route"):
+        config.notes.append(f"[route] ({config.origin('route')}) has no effect with one group (ranks.dp = 1)")
 
 
 def front_child(plan: Plan) -> Child:
     """The front end as a Supervisor keeps it; its plan lies beside the engine's address."""
-    file = Path(plan.address.removeprefix("ipc://")).with_name("front.json")
+    file = Path(plan.addresses[0].removeprefix("ipc://")).with_name("front.json")
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(msgspec.json.encode(plan))
     return Child("front end", [sys.executable, "-m", "stepwell_server.front", "--plan", str(file)], fds=(plan.fd,))

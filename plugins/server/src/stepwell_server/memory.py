@@ -12,13 +12,14 @@ NAMES = {"stepwell_server.front": "front", "stepwell.process": "engine"}
 
 
 def family() -> dict[str, int]:
-    """Bytes by process; nothing where the system does not tell."""
+    """Bytes by kind of process; nothing where the system does not tell."""
     parent = os.getppid()
     found: dict[str, int] = {}
     with suppress(OSError, ValueError):
         found["launcher"] = resident(parent)
         for child in (PROC / str(parent) / "task" / str(parent) / "children").read_text().split():
-            found[_name(int(child))] = resident(int(child))
+            name = _name(int(child))
+            found[name] = found.get(name, 0) + resident(int(child))
     return found
 
 

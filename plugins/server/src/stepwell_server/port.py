@@ -10,8 +10,9 @@ from stepwell.engine.client import Client
 class Engine(Client, Protocol):
     """A client that also says why it is down."""
 
-    restarts: int
-    """How often the engine was lost so far."""
+    @property
+    def restarts(self) -> int:
+        """How often the engine was lost so far."""
 
     @property
     def why_down(self) -> str:

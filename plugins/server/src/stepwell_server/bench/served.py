@@ -15,7 +15,7 @@ from stepwell.config import Config, environment
 from stepwell.engine.supervise import Supervisor
 from stepwell.errors import StepwellError
 from stepwell.process import private_address
-from stepwell_server.launch import GRACE_S, family
+from stepwell_server.launch import GRACE_S, check_groups, family
 from stepwell_server.listen import listen, url
 from stepwell_server.settings import ServerSettings
 
@@ -31,13 +31,17 @@ class Served:
         extra = {**extra, "server.host": "127.0.0.1", "server.port": 0}
         self.config = Config.load(path, environment(), sets, extra)
         settings = self.config.bind("server", ServerSettings)
-        Assembly(self.config, self.config.load_plugins())  # says what is wrong before any process starts
+        assembly = Assembly(self.config, self.config.load_plugins())  # says what is wrong before any process starts
+        check_groups(self.config, assembly.resolved)
+        groups = assembly.resolved.ranks.dp
         self.key = None if settings.api_key is None else str(settings.api_key)
         with ExitStack() as undo:
             listening = undo.enter_context(listen(self.config, settings))
             address = undo.enter_context(private_address())
             self.url = url(listening)
-            supervisor = Supervisor(family(address, listening, settings, path, sets, extra), grace_s=GRACE_S)
+            supervisor = Supervisor(
+                family(address, listening, settings, path, sets, extra, groups=groups), grace_s=GRACE_S
+            )
             undo.callback(supervisor.stop)
             supervisor.start()
             self._await_health()
