@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepwell_kernels.fused import Norm
+from stepwell_kernels.fused import Norm, joined
 from stepwell_kernels.fused.reference import add_rms_norm
 
 pytest.importorskip("triton")
@@ -73,6 +73,19 @@ def test_the_sum_is_added_to_the_residual_and_normed(norm: Norm) -> None:
     want, added = add_rms_norm(whole, residual, norm.weight, norm.eps, norm.offset, norm.late)
     assert torch.allclose(total.float(), added.float(), atol=0.04)  # ours rounds once less
     assert torch.allclose(out.float(), want.float(), atol=0.04)
+
+
+def test_parts_of_a_product_are_joined_before_they_are_sent() -> None:
+    ranks, generator = Ranks(2, 0), torch.Generator().manual_seed(4)
+    parts, other, residual = torch.randn(3, 2, 36, generator=generator), noise(2, 36, 2), noise(2, 36, 3)
+    ranks.came(1, other)
+    out, total = one_shot(parts, ranks.peers, ranks.counts, 0, 2, WIDE, residual, Norm(None, 1e-5))
+    own = joined(parts, torch.bfloat16)
+    want, added = add_rms_norm((own.float() + other.float()).bfloat16(), residual, None, 1e-5)
+    assert torch.allclose(total.float(), added.float(), atol=0.04)
+    assert torch.allclose(out.float(), want.float(), atol=0.04)
+    sent = ranks.words[1][1, 0, :2, :18].to(torch.int32).view(torch.bfloat16)
+    assert torch.allclose(sent.float(), own.float(), rtol=2**-6)
 
 
 def test_counts_of_rows_that_a_sum_lacks_stay() -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from stepwell_kernels.fused import Norm, add_rms_norm
+from stepwell_kernels.fused import Norm, add_rms_norm, joined
 
 
 class Group(ABC):
@@ -28,9 +28,9 @@ class Group(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the sum, sum) of `residual` and the sum over all ranks of `x`, which `before` norms first.
 
-        [rows, dim] each; `x` may be written over.
+        [rows, dim] each; `x` may be written over, and be what `linear_parts` answers.
         """
-        whole = self.all_reduce(x)
+        whole = self.all_reduce(joined(x, residual.dtype))
         return add_rms_norm(whole, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
 
     @abstractmethod

@@ -14,8 +14,11 @@ from stepwell_kernels.collective.group import Group
 from stepwell_kernels.collective.torch_group import TorchGroup
 from stepwell_kernels.fused.norm import Norm
 
-ROWS = 128
-"""Rows of the largest sum that goes in one kernel; NCCL is faster at larger ones."""
+ROWS = 512
+"""Rows of the largest sum that goes in one kernel, times ranks, each of which sends its part to all others.
+
+NCCL is faster at larger ones (two H200s, rows of 4096).
+"""
 WIDE = 4096
 """Pairs of numbers that a row may have."""
 
@@ -27,7 +30,7 @@ class SymmetricGroup(Group):
         super().__init__(inner.rank, inner.size)
         self._inner, self._met = inner, met
         self._peers = torch.tensor(met.handle.buffer_ptrs, dtype=torch.int64, device=inner.device)
-        self._counts = torch.zeros(ROWS, dtype=torch.int32, device=inner.device)
+        self._counts = torch.zeros(ROWS // inner.size, dtype=torch.int32, device=inner.device)
 
     @classmethod
     def over(cls, inner: TorchGroup, log: logging.Logger) -> Group:
@@ -52,7 +55,8 @@ class SymmetricGroup(Group):
     def all_reduce_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, norm: Norm, before: Norm | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if before is not None or not self._small(x) or not residual.is_contiguous():
+        fits = x.dim() == 3 or x.dtype == torch.bfloat16
+        if before is not None or not fits or not self._small(residual) or not x.is_contiguous():
             return super().all_reduce_add_norm(x, residual, norm, before)
         return self._sum(x, residual, norm)
 
@@ -69,7 +73,7 @@ class SymmetricGroup(Group):
 
     def _small(self, x: torch.Tensor) -> bool:
         dim = x.shape[-1]
-        small = 0 < x.numel() <= ROWS * dim and dim <= 2 * WIDE and dim % 2 == 0
+        small = 0 < x.numel() <= len(self._counts) * dim and dim <= 2 * WIDE and dim % 2 == 0
         return small and x.dtype == torch.bfloat16 and x.is_contiguous()
 
     def _sum(
@@ -77,9 +81,8 @@ class SymmetricGroup(Group):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         from stepwell_kernels.collective.one_shot import one_shot
 
-        flat = x.view(-1, x.shape[-1])
-        own = None if residual is None else residual.view(flat.shape)
-        return one_shot(flat, self._peers, self._counts, self.rank, self.size, WIDE, own, norm)
+        flat = x if residual is not None else x.view(-1, x.shape[-1])
+        return one_shot(flat, self._peers, self._counts, self.rank, self.size, WIDE, residual, norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,7 @@ def _meet(inner: TorchGroup) -> _Met:
     _SymmetricMemory.set_group_info(name, inner.rank, inner.size, store)
     group = inner.named(name, store)
     _register_process_group(name, group)  # some versions of torch look groups up there instead
-    words = _SymmetricMemory.empty_strided_p2p(
-        (2 * inner.size * ROWS * WIDE,), (1,), torch.int64, inner.device, name
-    ).zero_()
+    words = _SymmetricMemory.empty_strided_p2p((2 * ROWS * WIDE,), (1,), torch.int64, inner.device, name).zero_()
     handle = _SymmetricMemory.rendezvous(words, name)
     torch.cuda.synchronize(inner.device)
     inner.least(0)

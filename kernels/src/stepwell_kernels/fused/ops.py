@@ -151,6 +151,26 @@ def linear(
     return reference.linear(x, weight, bias, residual, norm)
 
 
+def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`linear` of `x` [tokens, cols]; or float32 parts of it [parts, tokens, rows], for whoever sums anyway."""
+    if _on_device(x):
+        from stepwell_kernels.fused.device import products
+
+        return products.linear_parts(x, weight)
+    return reference.linear(x, weight)
+
+
+def joined(parts: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """What `linear` answers, of what `linear_parts` does."""
+    if parts.dim() == 2:
+        return parts
+    if _on_device(parts):
+        from stepwell_kernels.fused.device import skinny
+
+        return skinny.join(parts, kind)
+    return parts.sum(0).to(kind)
+
+
 def gated_linear(
     x: torch.Tensor,
     weight: torch.Tensor,

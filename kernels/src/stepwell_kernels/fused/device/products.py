@@ -40,6 +40,12 @@ def linear(
     return join(launch_product(flat, weight, plan), x.dtype, bias, more).view(shape)
 
 
+def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """See `ops.linear_parts`."""
+    plan = _plan(x, weight, 1)
+    return functional.linear(x, weight) if plan is None else launch_product(x, weight, plan)
+
+
 def gated_linear(
     x: torch.Tensor,
     weight: torch.Tensor,

@@ -20,7 +20,7 @@ from stepwell_transformers.bench.options import Setup
 from stepwell_transformers.bench.report import about, ms, progress, show
 from stepwell_transformers.bench.spread_rank import Asked, Found
 
-PROMPTS, POINTS, SUMS = (8192,), ((1, 2048), (64, 2048)), (1, 4, 16, 64, 128, 512, 2048)
+PROMPTS, POINTS, SUMS = (8192,), ((1, 2048), (64, 2048)), (1, 4, 16, 64, 128, 256, 512, 2048)
 SMALL_PROMPTS, SMALL_POINTS, SMALL_SUMS = (64,), ((1, 32), (4, 32)), (1, 8)
 PATIENCE_S = 900.0
 COLUMNS = {
@@ -39,6 +39,14 @@ SUM_COLUMNS = {
     "plain_norm_us": "with residual and norm us",
     "own_norm_us": "ours",
     "norm_ratio": "times as fast",
+}
+LOGIT_COLUMNS = {
+    "what": "logits against one rank's",
+    "prompts": "prompts",
+    "same_most_likely": "same most likely",
+    "cosine": "cosine",
+    "largest_difference": "largest difference",
+    "of_their_deviation": "of their deviation",
 }
 
 
@@ -60,11 +68,13 @@ def run(setup: Setup, wanted: Wanted, as_json: bool) -> None:
     if setup.settings.device == "cuda" and (there := torch.cuda.device_count()) < wanted.ranks:
         raise ConfigError(f"--tp: {wanted.ranks} ranks need as many CUDA devices, and this machine has {there}")
     with tempfile.TemporaryDirectory(prefix="stepwell-spread-") as folder:
-        files = {count: Path(folder) / f"logits-{count}.npy" for count in (1, wanted.ranks)}
-        one = _measured(setup, wanted, 1, True, Path(folder), files[1])
+        files = [Path(folder) / f"logits-{name}.npy" for name in ("one", "unfused", "several")]
+        one = _measured(setup, wanted, 1, True, Path(folder), files[:2])
         ways = [True] if setup.small else [False, True]
-        several = {way: _measured(setup, wanted, wanted.ranks, way, Path(folder), files[wanted.ranks]) for way in ways}
-        logits = compare(*(np.load(file) for file in files.values()))
+        several = {way: _measured(setup, wanted, wanted.ranks, way, Path(folder), files[2:]) for way in ways}
+        alone, unfused, spread = (np.load(file) for file in files)
+        logits = [{"what": f"{wanted.ranks} ranks"} | compare(alone, spread)]
+        logits += [{"what": "one rank, nothing fused"} | compare(alone, unfused)]
     rows = [row for way, found in several.items() for row in against(wanted, one, found, _named(setup, way))]
     sums = [_with_ratios(row) for row in several[True].sums]
     device = torch.device(setup.settings.device)
@@ -72,7 +82,7 @@ def run(setup: Setup, wanted: Wanted, as_json: bool) -> None:
     show(result | {"logits": logits, "rows": rows, "sums": sums}, COLUMNS, rows, as_json)
     if not as_json:
         show({}, SUM_COLUMNS, sums, as_json)
-        show({}, {key: key for key in logits}, [logits], as_json)
+        show({}, LOGIT_COLUMNS, logits, as_json)
 
 
 def against(wanted: Wanted, one: Found, found: Found, sums: str) -> list[dict[str, Any]]:
@@ -88,16 +98,16 @@ def against(wanted: Wanted, one: Found, found: Found, sums: str) -> list[dict[st
     ]
 
 
-def compare(one: np.ndarray[Any, Any], several: np.ndarray[Any, Any]) -> dict[str, float]:
-    """How far logits [prompts, vocab] of several ranks are from those of one."""
-    apart = np.abs(one - several).max()
-    same = (one.argmax(1) == several.argmax(1)).mean()
-    spread = float(one.std())
+def compare(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> dict[str, float]:
+    """How far logits [prompts, vocab] are from those of one rank."""
+    apart = float(np.abs(one - other).max())
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return {
         "prompts": len(one),
-        "largest_difference": round(float(apart), 5),
-        "of_their_deviation": round(float(apart) / spread, 5),
-        "same_most_likely": round(float(same), 4),
+        "same_most_likely": round(float((one.argmax(1) == other.argmax(1)).mean()), 4),
+        "cosine": round(float(((one * other).sum(1) / lengths).min()), 6),
+        "largest_difference": round(apart, 5),
+        "of_their_deviation": round(apart / float(one.std()), 5),
     }
 
 
@@ -114,7 +124,7 @@ def _named(setup: Setup, one_shot: bool) -> str:
     return "gloo" if setup.small else "one-shot" if one_shot else "NCCL"
 
 
-def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: Path, logits: Path) -> Found:
+def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: Path, logits: list[Path]) -> Found:
     """What the first of `ranks` processes found. All of them are gone afterwards."""
     progress(f"{setup.settings.model} on {ranks} {'rank' if ranks == 1 else 'ranks'}, {_named(setup, one_shot)}")
     meet = (folder / f"meet-{ranks}-{one_shot}").as_uri()
@@ -133,7 +143,7 @@ def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: 
             tuple(wanted.points),
             wanted.steps,
             tuple(wanted.sums) if one_shot else (),
-            str(logits) if one_shot else "",
+            tuple(map(str, logits)) if one_shot else (),
             wanted.compared,
         )
         for rank in range(ranks)

@@ -53,8 +53,8 @@ class Asked(msgspec.Struct, frozen=True):
     steps: int
     sums: tuple[int, ...]
     """Rows of the sums that are timed."""
-    logits: str
-    """A file for them."""
+    logits: tuple[str, ...]
+    """Files for them: of this model, and of the same with nothing fused, which rounds elsewhere."""
     compared: int
     """Prompts that have them."""
 
@@ -92,9 +92,12 @@ def main(asked: Asked) -> Found:
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         sums = _sums(_Meeting(asked, device), asked.sums) if asked.world > 1 else []
         with rigged(variant.settings, place, asked.page_size) as rig:
-            if asked.logits:
-                _compared(rig, asked.compared, None if asked.rank else Path(asked.logits))
+            for file in asked.logits[:1]:
+                _compared(rig, asked.compared, None if asked.rank else Path(file))
             prefill, decode = _steps(rig, asked)
+        for file in asked.logits[1:]:
+            with rigged(replace(variant.settings, fuse="off"), place, asked.page_size) as rig:
+                _compared(rig, asked.compared, Path(file))
     return Found(prefill, decode, sums)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stepwell_kernels.collective import Group
-from stepwell_kernels.fused import Norm, add_rms_norm, linear, linear_add_norm
+from stepwell_kernels.fused import Norm, add_rms_norm, linear, linear_add_norm, linear_parts
 from stepwell_transformers.spread.rows import RowLinear
 
 Call = Mapping[str, Any]
@@ -54,8 +54,8 @@ class FusedBranch(Branch):
         if self._group is None:
             return linear_add_norm(self.inner(x, call), self.last.weight, residual, norm, self.last.bias, before)
         if self.last.bias is None:
-            part = linear(self.inner(x, call), self.last.weight)
-            return self._group.all_reduce_add_norm(part, residual, norm, before)
+            parts = linear_parts(self.inner(x, call), self.last.weight)
+            return self._group.all_reduce_add_norm(parts, residual, norm, before)
         part = self._summed(self._group, x, call)
         return add_rms_norm(part, residual, norm.weight, norm.eps, norm.offset, norm.late, before)
 
