@@ -19,6 +19,7 @@ KINDS = {
     "write": ("write", "A write policy for Stepwell."),
     "retain": ("retain", "A retention policy for Stepwell."),
     "schedule": ("schedule", "A schedule policy for Stepwell."),
+    "route": ("route", "A route policy for Stepwell."),
     "dispatch": ("dispatch", "A dispatch backend for Stepwell."),
     "command": ("", "A command for Stepwell."),
 }

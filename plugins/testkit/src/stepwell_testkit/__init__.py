@@ -17,6 +17,7 @@ from stepwell_testkit.eviction import EvictionKit
 from stepwell_testkit.faults import Faults, FaultyStorage
 from stepwell_testkit.kit import Kit, KitError
 from stepwell_testkit.retention import RetentionKit
+from stepwell_testkit.route import RouteKit
 from stepwell_testkit.schedule import KitRequest, KitRunning, KitView, ScheduleKit
 from stepwell_testkit.storage import StorageKit
 from stepwell_testkit.world import Adapter, NumpyAdapter, Threads, World
@@ -40,6 +41,7 @@ __all__ = [
     "PagedAttentionKit",
     "PlainAdapter",
     "RetentionKit",
+    "RouteKit",
     "ScheduleKit",
     "StorageKit",
     "Threads",

@@ -47,6 +47,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "write": ("WriteKit", ONE.format(fixture="policy")),
     "retain": ("RetentionKit", ONE.format(fixture="policy")),
     "schedule": ("ScheduleKit", ONE.format(fixture="policy")),
+    "route": ("RouteKit", ONE.format(fixture="policy")),
     "dispatch": ("DispatchKit", RANKS),
 }
 """By the config table that chooses such an offer."""
@@ -78,8 +79,8 @@ def conform(
 ) -> int:
     """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
 
-    `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `dispatch`). `settings` is an
-    instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among
+    `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `route`, `dispatch`). `settings` is
+    an instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among
     its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file
     that runs, and all that its tests write, stands in `tmp_path` afterwards. `report` hears of each test.
     """
