@@ -80,9 +80,9 @@ def conform(
     """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
 
     `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `route`, `dispatch`). `settings` is
-    an instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder among
-    its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test file
-    that runs, and all that its tests write, stands in `tmp_path` afterwards. `report` hears of each test.
+    an instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder
+    among its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test
+    file that runs, and all that its tests write, stands in `tmp_path` afterwards. `report` hears of each test.
     """
     if kind not in TEXTS:
         raise ConfigError(f"there is no conformance kit for {kind!r}; there are kits for {', '.join(TEXTS)}")
