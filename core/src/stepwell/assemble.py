@@ -270,7 +270,7 @@ class Assembly:
 
     def _summary(self, runner: Runner, groups: tuple[GroupSpec, ...], pools: Pools) -> list[str]:
         lines = [f"model {runner.model.name}: {runner.model.kv_dtype} KV, context {runner.model.context}"]
-        lines += describe(pools, groups, self.resolved.cache)
+        lines += describe(pools, groups, self.resolved.cache, self.resolved.ranks.tp)
         lines += [
             f"{section} {choice.offer.name} ({choice.origin})"
             for section, choice in self.resolved.chosen.items()

@@ -263,8 +263,8 @@ def _named(group: Group) -> str:
     return f"{kind} of {0 if isinstance(need, Full) else need.tokens} tokens"
 
 
-def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings) -> list[str]:
-    """A line for each pool: pages, bytes, and what they hold."""
+def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings, ranks: int = 1) -> list[str]:
+    """A line for each pool: pages, bytes, and what they hold. `ranks`: how many have such pools on their devices."""
     lines = []
     page, typical = settings.page_size, settings.typical_tokens
     for tier, pages, sizes in (("device", pools.device, pools.page_bytes), ("host", pools.host, pools.slots)):
@@ -277,7 +277,8 @@ def describe(pools: Pools, groups: Sequence[GroupSpec], settings: CacheSettings)
                 many, one = count / (_reach(group) + 1), f"a {_named(group)} and a page"
             size = f"{count} pages = {count * page} tokens, {_gib(count * nbytes)}"
             times = f"{many:.0f}" if many >= 100 else f"{many:.3g}"
-            lines.append(f"{tier} {spec.name}: {size}: room for {times} times {one}")
+            each = f" on each of {ranks} ranks" if tier == "device" and ranks > 1 else ""
+            lines.append(f"{tier} {spec.name}: {size}{each}: room for {times} times {one}")
     return lines
 
 

@@ -14,11 +14,13 @@ from stepwell.cli.offered import clashes
 from stepwell.cli.options import read_config, set_option
 from stepwell.cli.probe import Answer, survey
 from stepwell.config import Config
+from stepwell.engine.ranks.start import judge as judge_ranks
 from stepwell.errors import ConfigError
 from stepwell.offers import Finding
 from stepwell.plugins import Registry
 from stepwell.records import FAILED, MISSING, Record
 from stepwell.resolve import resolve
+from stepwell.route.choose import check_shared
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -101,8 +103,13 @@ def judge(config: Config, registry: Registry, request: Answer) -> Answer:
     lines: list[Line] = []
     used: set[str] = set()
     try:
-        chosen = resolve(config, registry).chosen
+        resolved = resolve(config, registry)
         config.finish(registry)
+        chosen = resolved.chosen
+        if resolved.ranks.tp > 1:
+            judge_ranks(chosen["runner"], resolved.ranks)
+        if resolved.ranks.dp > 1:
+            check_shared(config, chosen.get("storage"), f"{resolved.ranks.dp} groups", "set ranks.dp = 1")
     except ConfigError as error:
         lines.append(Line(FAIL, str(error)))
     else:

@@ -30,8 +30,8 @@ def serve(
 ) -> None:
     """Serve MODEL with the API of OpenAI.
 
-    MODEL is a path, a hub name or an alias such as smollm2; a config may name it instead. Where neither does, the
-    runner serves its own default: smollm2.
+    MODEL is a path, a hub name or an alias such as smollm2; a config may name it instead, and may stand in its place
+    where its name ends in .toml. Where neither says, the runner serves its own default: smollm2.
     """
     from rich.console import Console
 
@@ -43,7 +43,9 @@ def serve(
         for name, value in options.items()
         if value is not None
     }
-    if model is not None:
+    if model is not None and model.endswith(".toml") and path is None:
+        path = model
+    elif model is not None:
         extra["runner.model"] = model
     try:
         status = launch(None if path is None else Path(path), sets, extra, Console(stderr=True))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
-NAMES = {"stepwell_server.front": "front", "stepwell.process": "engine"}
+NAMES = {"stepwell_server.front": "front", "stepwell.process": "engine", "stepwell.engine.ranks": "rank"}
 """Processes by the module that they run."""
 
 
@@ -17,10 +17,20 @@ def family() -> dict[str, int]:
     found: dict[str, int] = {}
     with suppress(OSError, ValueError):
         found["launcher"] = resident(parent)
-        for child in (PROC / str(parent) / "task" / str(parent) / "children").read_text().split():
-            name = _name(int(child))
-            found[name] = found.get(name, 0) + resident(int(child))
+        for child in _below(parent):
+            name = _name(child)
+            found[name] = found.get(name, 0) + resident(child)
     return found
+
+
+def _below(pid: int) -> list[int]:
+    """What a process has started, and what those have."""
+    found = [
+        int(child)
+        for thread in (PROC / str(pid) / "task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    return [one for child in found for one in (child, *_below(child))]
 
 
 def resident(pid: int) -> int:

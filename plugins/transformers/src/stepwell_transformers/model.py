@@ -123,8 +123,15 @@ class PagedModel:
 
 def plan_or_refuse(shape: Geometry, size: int, name: str, model: Any) -> Plan:
     """What of a model `size` ranks have apart. ConfigError where that is nothing that matters."""
-    found = plan(model, size, shape.shape.layers, [group.layers for group in shape.shape.groups()])
+
+    def of(ranks: int) -> Plan:
+        return plan(model, ranks, shape.shape.layers, [group.layers for group in shape.shape.groups()])
+
+    found = of(size)
     if not found.cuts_layers:
         why = next(iter(found.left), "its library has no plan for it")
-        raise ConfigError(f"ranks.tp: no layer of {name} can be split over {size} ranks ({why}): set ranks.tp = 1")
+        others = [str(ranks) for ranks in (1, 2, 4, 8) if ranks == 1 or of(ranks).cuts_layers]
+        raise ConfigError(
+            f"ranks.tp: no layer of {name} can be split over {size} ranks ({why}): set ranks.tp = {' or '.join(others)}"
+        )
     return found
