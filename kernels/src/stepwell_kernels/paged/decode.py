@@ -27,6 +27,8 @@ FINE = 2
 """So many times as many where rows are many: whoever is done early takes another piece."""
 FEW = 8
 """Rows that are not many."""
+EVEN = 110
+"""Percent of an even share that the longest piece may have where all pieces run at once."""
 LOG2E = 1.4426950408889634
 
 
@@ -45,7 +47,11 @@ class Scratch:
 
     def share(self, rows: int, kv_heads: int) -> int:
         """Pieces that all histories together are cut into, about, for each KV head."""
-        return max(1, self.processors * WAVES * (1 if rows <= FEW else FINE) // kv_heads)
+        return self.at_once(kv_heads, 1 if rows <= FEW else FINE)
+
+    def at_once(self, kv_heads: int, times: int = 1) -> int:
+        """Pieces for each KV head whose programs run at one time, so many times over."""
+        return max(1, self.processors * WAVES * times // kv_heads)
 
 
 def paged_decode(
@@ -73,7 +79,8 @@ def paged_decode(
     if not rows:
         return out
     sides = Sides.of(keys, values, heads)
-    share = max(1, scratch.share(rows, sides.blocks) // (2 if sides.latent else 1))
+    narrow = 2 if sides.latent else 1
+    share = max(1, scratch.share(rows, sides.blocks) // narrow)
     pdl = dependent(query.device)
     kind, sight = tables.sees
     block, warps, stages = _blocks(max(dim, value_dim), keys.dtype, sides)
@@ -93,6 +100,7 @@ def paged_decode(
         softcap or 0.0,
         rows,
         share,
+        max(1, scratch.at_once(sides.blocks) // narrow),
         tables.idle,
         sight,
         query.stride(0),
@@ -111,6 +119,7 @@ def paged_decode(
         BLOCK=block,
         STAGES=stages,
         LEAST=LEAST,
+        EVEN=EVEN,
         ROWS=32 if rows <= 64 else 128,
         PDL=pdl,
         num_warps=warps,
@@ -148,7 +157,7 @@ def _lengths(slots, starts, index, rows, idle, sight, SEES: tl.constexpr):
     return tl.where(slot == idle, 0, start + 1 - first_seen(start, sight, SEES))
 
 
-@triton.jit(do_not_specialize=["scale", "softcap", "rows", "share", "idle", "sight"])
+@triton.jit(do_not_specialize=["scale", "softcap", "rows", "share", "at_once", "idle", "sight"])
 def _decode(
     query,
     keys,
@@ -165,6 +174,7 @@ def _decode(
     softcap,
     rows,
     share,
+    at_once,
     idle,
     sight,
     q_row,
@@ -195,6 +205,7 @@ def _decode(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     LEAST: tl.constexpr,
+    EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -206,6 +217,17 @@ def _decode(
     for at in range(0, rows, ROWS):
         total += tl.sum(_lengths(slots, starts, at + tl.arange(0, ROWS), rows, idle, sight, SEES))
     size = tl.maximum(tl.cdiv(total, share), LEAST)
+
+    # Rows of like lengths: pieces that all run at once, since longer ones read faster.
+    large = tl.maximum(tl.cdiv(total, at_once), LEAST)
+    longest, pieces = 0, 0
+    for at in range(0, rows, ROWS):
+        index = at + tl.arange(0, ROWS)
+        lengths = _lengths(slots, starts, index, rows, idle, sight, SEES)
+        counts = tl.where(index < rows, tl.maximum((lengths + large // 2) // large, 1), 0)
+        longest = tl.maximum(longest, tl.max(tl.cdiv(lengths, tl.maximum(counts, 1))))
+        pieces += tl.sum(counts)
+    size = tl.where((pieces <= at_once) & (longest * 100 <= large * EVEN), large, size)
 
     # pieces of all rows   | row 0: 0 1 2 | row 1: 3 | row 2: 4 5 |      (first: pieces of earlier rows)
     row, first, before = 0, 0, 0
