@@ -50,6 +50,7 @@ class Spread:
         settings = fault.pop("settings", {})
         assert isinstance(settings, dict)
         provides = frozenset() if fault.pop("alone", False) else frozenset({Capability.RANKS})
+        store = fault.pop("store", None)
         left_out = fault.pop("without", ())
         assert isinstance(left_out, tuple)
         tiers = {name: value for name, value in TIERS.items() if name.split(".")[0] not in left_out}
@@ -60,6 +61,8 @@ class Spread:
             chosen["runner"].offer, make=partial(wild_runner.make, wild_runner.Fault(**fault)), provides=provides
         )
         chosen["runner"] = replace(chosen["runner"], offer=offer)
+        if callable(store):
+            chosen["storage"] = store(chosen["storage"])
         self.sim = chosen["runner"].settings
         self.parts: Parts | None = None
         self.engine = LocalEngine(partial(self._build, assembly))
@@ -76,6 +79,8 @@ class Spread:
 
     @property
     def pids(self) -> list[int]:
+        if self.parts is not None and not isinstance(self.parts.runner, RanksRunner):
+            return []
         return [int(link.where.removeprefix("pid ")) for link in self.runner.links]
 
     def start(self, prompt: Sequence[int], max_tokens: int = 8, **sampling: object) -> Running:
