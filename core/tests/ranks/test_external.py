@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ import stepwell
 from stepwell.api import RequestFailed
 from stepwell.builtin.sim import SimConfig, answer
 from stepwell.coerce import Secret
-from stepwell.config import Launched, launched
-from stepwell.engine.ranks.door import Door, enter
+from stepwell.config import Chosen, Launched, launched
+from stepwell.engine.ranks.door import Door, Joined, alike, check_alike, enter
 from stepwell.errors import ConfigError, PluginError
+from stepwell.offers import Offer
 from stepwell.settings import RankSettings
+from stepwell.sources import Origin
 from stepwell.types import Sampling
 
+CHOICE = Chosen("runner", Offer("sim", SimConfig, SimConfig), SimConfig(), Origin("a test"))
 TEXT = "Once upon a time, in a cache of three tiers"
 
 
@@ -83,7 +87,7 @@ def test_a_rank_of_another_launcher_answers_alike_and_its_end_is_told(
 def test_who_does_not_know_the_secret_is_sent_away(port: int) -> None:
     ranks = RankSettings(tp=2, port=port, secret=Secret("abracadabra"), start_s=1.5)
     nobody = Launched(None, None, None, "", None)
-    with closing(Door(ranks, nobody)) as door:
+    with closing(Door(CHOICE, ranks, nobody)) as door:
         assert door.meet == f"tcp://127.0.0.1:{port - 1}"
         failed: list[BaseException] = []
 
@@ -110,3 +114,11 @@ def test_what_a_launcher_says_is_read() -> None:
     assert launched({}) == Launched(None, None, None, "", None)
     with pytest.raises(ConfigError, match=r"\$RANK is 'x', which is no number"):
         launched({"RANK": "x"})
+
+
+def test_a_rank_with_another_runner_than_the_engines_says_which_setting_differs() -> None:
+    told = Joined(2, "tcp://127.0.0.1:1", alike(CHOICE))
+    check_alike(CHOICE, told)
+    other = replace(CHOICE, settings=SimConfig(heads=7))
+    with pytest.raises(ConfigError, match=r"runner.heads is '7' here and '\d+' at the engine: give both one config"):
+        check_alike(other, told)

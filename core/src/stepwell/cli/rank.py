@@ -14,7 +14,7 @@ from stepwell.abc.storage import Storage
 from stepwell.cli.options import read_config, set_option
 from stepwell.config import environment, launched
 from stepwell.engine.making import Place, make, make_storage
-from stepwell.engine.ranks.door import door_port, enter
+from stepwell.engine.ranks.door import check_alike, door_port, enter
 from stepwell.engine.ranks.start import judge
 from stepwell.engine.ranks.wire import Word
 from stepwell.engine.ranks.worker import Rank
@@ -39,7 +39,9 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
     if not told.rank:
         raise ConfigError("$RANK has to say which rank this is, from 1 on: rank 0 is started by the engine")
     judge(choice, ranks)
+    click.echo(f"rank {told.rank} waits for the engine at {told.address or ranks.listen}", err=True)
     stream, joined = enter(told.address or ranks.listen, door_port(ranks, told), told.rank, os.getpid(), ranks)
+    check_alike(choice, joined)
     logging.basicConfig(level=logging.INFO)
     device = getattr(choice.settings, "device", "cpu")
     if device in ("auto", "cuda"):

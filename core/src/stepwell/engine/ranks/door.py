@@ -16,15 +16,18 @@ from contextlib import suppress
 
 import msgspec
 
-from stepwell.config import Launched
+from stepwell.config import Chosen, Launched
 from stepwell.engine.ranks.link import Link
 from stepwell.engine.ranks.wire import Stream, Word
 from stepwell.errors import ConfigError, PluginError
+from stepwell.offers import Part, vars_of
 from stepwell.settings import RankSettings
 
 NONCE = 32
 GREETING = struct.Struct("<II32s32s")
 """Rank, pid, the rank's number, and its proof."""
+OWN = ("device", "threads", "model")
+"""Settings of a runner that are each host's own; that models are the same is told by their fingerprints."""
 GREET_S = 5.0
 AGAIN_S = 0.2
 
@@ -34,6 +37,8 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 
     world: int
     meet: str
+    runner: dict[str, str] = {}
+    """What the engine's config says of the runner, as `alike` tells it."""
 
 
 def proof(secret: str, who: str, *parts: bytes) -> bytes:
@@ -48,12 +53,31 @@ def door_port(ranks: RankSettings, told: Launched) -> int:
     return ranks.port or (told.port or 0) + 1
 
 
+def alike(choice: Chosen) -> dict[str, str]:
+    """What has to be the same of the runner on all ranks, for people and to compare."""
+    settings = {name: value for name, value in vars_of(choice.settings).items() if name not in OWN}
+    return {"use": choice.offer.name} | {name: _text(value) for name, value in settings.items()}
+
+
+def _text(value: object) -> str:
+    return f"{value.offer.name} {value.settings}" if isinstance(value, Part) else str(value)
+
+
+def check_alike(choice: Chosen, joined: Joined) -> None:
+    """ConfigError for a rank whose runner would be another than the engine's: sums between them would not fit."""
+    mine = alike(choice)
+    for name in sorted(mine.keys() | joined.runner.keys()):
+        here, there = mine.get(name, "not set"), joined.runner.get(name, "not set")
+        if here != there:
+            raise ConfigError(f"runner.{name} is {here!r} here and {there!r} at the engine: give both one config")
+
+
 class Door:
     """Where ranks of other hosts come in."""
 
-    def __init__(self, ranks: RankSettings, told: Launched) -> None:
-        """Listen. ConfigError where that is not possible."""
-        self._ranks = ranks
+    def __init__(self, choice: Chosen, ranks: RankSettings, told: Launched) -> None:
+        """Listen, for ranks of this runner. ConfigError where that is not possible."""
+        self._ranks, self._runner = ranks, alike(choice)
         port = door_port(ranks, told)
         self._log = logging.getLogger("stepwell.ranks")
         self.meet = f"tcp://{told.address or ranks.listen}:{told.port or port - 1}"
@@ -84,7 +108,7 @@ class Door:
                     link.stream.close()
                     continue
                 came[link.rank] = link
-                link.stream.say(Word.MAKE, msgspec.msgpack.encode(Joined(self._ranks.tp, self.meet)))
+                link.stream.say(Word.MAKE, msgspec.msgpack.encode(Joined(self._ranks.tp, self.meet, self._runner)))
         except BaseException:
             for link in came.values():
                 link.kill()

@@ -118,7 +118,7 @@ def spread(choice: Chosen, place: Place, ranks: RankSettings) -> RanksRunner:
     """The chosen runner as several ranks, of this machine or of several. Raises what starting one of them raises."""
     own = own_arenas(ranks)
     if ranks.launcher == "external":
-        door = Door(ranks, launched(environment()))
+        door = Door(choice, ranks, launched(environment()))
         begin: Callable[[], list[Link]] = lambda: door.join(start(choice, place, ranks, door.meet, 1))  # noqa: E731
         after = door.close
     else:
