@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -43,6 +44,30 @@ def test_prefill_whole_and_half_cached():
     found = measured("prefill", "--tokens", "64", "--tokens", "600")
     assert [(row["tokens"], row["cached"]) for row in found["rows"]] == [(64, 0), (64, 32), (600, 0), (600, 288)]
     assert all(row["tokens_s"] > 0 for row in found["rows"])
+
+
+def test_two_ranks_against_one(monkeypatch, tiny):
+    """Ranks as threads, which costs no imports; they cannot draw random weights at one time."""
+    from stepwell_transformers.bench import spread, spread_rank
+
+    def by_threads(asked, folder):
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return next(iter(pool.map(spread_rank.main, asked)))
+
+    monkeypatch.setattr(spread, "started", by_threads)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    args = ("spread", "--tp", "2", "--tokens", "40", "--point", "2x20", "--steps", "2", "--device", "cpu", "--json")
+    done = bench(*args, "--model", str(tiny("llama")))
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [row["what"] for row in found["rows"]] == ["prompt of 40", "decode 2 x 20"]
+    for row in found["rows"]:
+        assert row["ratio"] == pytest.approx(row["one_ms"] / row["ms"], rel=0.01)
+    assert [row["rows"] for row in found["sums"]] == [1, 8]
+    for row in found["logits"]:
+        assert row["same_most_likely"] == 1
+        assert 0.99999 < row["cosine"] < 1.00001
+        assert row["largest_difference"] < 1e-3
 
 
 @pytest.mark.parametrize(("model", "token_bytes"), [("random/tiny", [2048]), ("random/tiny-windows", [1024, 1024])])

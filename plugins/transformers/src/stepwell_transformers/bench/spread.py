@@ -125,7 +125,7 @@ def _named(setup: Setup, one_shot: bool) -> str:
 
 
 def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: Path, logits: list[Path]) -> Found:
-    """What the first of `ranks` processes found. All of them are gone afterwards."""
+    """What was asked of so many ranks; logits once, of the last way to sum."""
     progress(f"{setup.settings.model} on {ranks} {'rank' if ranks == 1 else 'ranks'}, {_named(setup, one_shot)}")
     meet = (folder / f"meet-{ranks}-{one_shot}").as_uri()
     asked = [
@@ -148,16 +148,21 @@ def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: 
         )
         for rank in range(ranks)
     ]
-    outputs = [folder / f"rank-{rank}" for rank in range(ranks)]
-    started: list[subprocess.Popen[bytes]] = []
+    return started(asked, folder)
+
+
+def started(asked: Sequence[Asked], folder: Path) -> Found:
+    """Ranks as processes; what the first has found. None is left."""
+    outputs = [folder / f"rank-{one.rank}" for one in asked]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         for one, output in zip(asked, outputs, strict=True):
             command = [sys.executable, "-m", "stepwell_transformers.bench.spread_rank"]
             with output.open("wb") as file:
-                started.append(subprocess.Popen([*command, msgspec.json.encode(one).decode()], stdout=file))
-        _wait(started)
+                processes.append(subprocess.Popen([*command, msgspec.json.encode(one).decode()], stdout=file))
+        _wait(processes)
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
             process.wait()
     return msgspec.json.decode(outputs[0].read_bytes(), type=Found)
