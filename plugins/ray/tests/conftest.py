@@ -161,7 +161,7 @@ def deployed(folder: Path) -> Iterator[Deployed]:
     assert gone, "a process outlived the command"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     need_ray()
     with deployed(tmp_path_factory.mktemp("ray")) as one:
