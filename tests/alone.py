@@ -40,9 +40,12 @@ def main(folder: Path) -> int:
     for name in modules(folder):
         if "templates" not in name:
             import_or_optional(name, optional(project))
+    own = project["name"]
+    if "entry-points" not in project:
+        print(f"{own}: fine alone, and no plugin")
+        return 0
     from stepwell.plugins import load
 
-    own = project["name"]
     records = [record for record in load().records if record.distribution == own]
     bad = [record for record in records if record.state not in ("ok", "unusable")]
     for record in bad:
