@@ -51,7 +51,7 @@ TEST_TOOLS = (
     "httpx",
 )
 TWO_AT_ONCE = ("-n", "2", "--dist", "loadfile")
-"""Most tests wait for servers and child processes. Those of one file stay together, since they share what they start."""
+"""Most tests wait for servers and child processes. Those of one file stay together, as they share what they start."""
 BUILD = ("hatchling", "editables")
 """What builds every distribution: installed once, where pip would set up an environment for each of them."""
 STRICT = ("core/src/stepwell", "plugins/testkit/src/stepwell_testkit")
