@@ -1,4 +1,4 @@
-"""For every test of the workspace: which get a second try, and which are skipped for want of a CUDA device."""
+"""For every test of the workspace: which run together, and which are skipped for want of a CUDA device."""
 
 from pathlib import Path
 
@@ -10,7 +10,14 @@ SERVERS = ("mooncake", "nixl", "redis", "sglang", "aibrix", "ray")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give a test with a real server that fails a second try, which the summary lists; skip what cannot run here."""
+    """Name each test's group, where several processes share the work, and skip what cannot run here.
+
+    Tests of one folder run in one process, in order: they share servers and downloads. A test with a real server that
+    fails gets a second try, which the summary lists.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("-".join(item.path.relative_to(ROOT).parts[:-1])))
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
             if item.path.relative_to(ROOT).parts[:2] in [("plugins", name) for name in SERVERS]:

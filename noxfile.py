@@ -50,8 +50,8 @@ TEST_TOOLS = (
     "openai>=1.60",
     "httpx",
 )
-TWO_AT_ONCE = ("-n", "2", "--dist", "loadfile")
-"""Most tests wait for servers and child processes. Those of one file stay together, as they share what they start."""
+TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup")
+"""Most tests wait for servers, deadlines and child processes; see conftest.py for what stays together."""
 BUILD = ("hatchling", "editables")
 """What builds every distribution: installed once, where pip would set up an environment for each of them."""
 STRICT = ("core/src/stepwell", "plugins/testkit/src/stepwell_testkit")

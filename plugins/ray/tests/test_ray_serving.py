@@ -20,6 +20,8 @@ import stepwell
 if TYPE_CHECKING:
     from conftest import Deployed
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 PAGE, PAGES = 16, 160
 CLIENT = {"authorization": "Bearer well"}
 Prompt = list[int]
