@@ -32,7 +32,7 @@ from stepwell.engine.brain import Brain, BrainSettings
 from stepwell.engine.contain import Faults, SafeEviction, SafeRetention, SafeWrite
 from stepwell.engine.guard import IoLimits
 from stepwell.engine.making import Place, make, make_storage
-from stepwell.engine.messages import Hello
+from stepwell.engine.messages import Hello, groups_told
 from stepwell.engine.parts import Parts, StorageInfo, sentence
 from stepwell.engine.ranks.runner import RanksRunner
 from stepwell.engine.ranks.start import device_of, judge, own_arenas, spread, storage_of
@@ -255,6 +255,7 @@ class Assembly:
             storage=storage is not None,
             plugins=self.registry.digest(),
             largest=min(cache.largest(), model.context),
+            groups=groups_told(runner.groups),
         )
 
     def _enough(self, cache: Cache, groups: tuple[GroupSpec, ...]) -> None:

@@ -152,6 +152,7 @@ class RoutedClient:
 
     def _heard(self, name: str) -> Callable[[KvEvents], None]:
         def take(message: KvEvents) -> None:
+            self._forget_lost()  # before a member that came back tells what it has, not at the request after that
             if not self._index.apply(name, events_of(message, self._page), message.number):
                 self._members[name].follow(take)
 
