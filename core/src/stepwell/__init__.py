@@ -1,9 +1,9 @@
 """Stepwell: a three-tier prefix cache for serving language models, in which every decision is a plugin."""
 
 from stepwell.abc.attend import AttentionLayers, AttentionRows, AttentionRun, PagedAttention
-from stepwell.abc.balance import Balancer, Placement, Topology
+from stepwell.abc.balance import Balancer, ExpertLoad, Placement, Topology
 from stepwell.abc.codec import Codec, TextStream
-from stepwell.abc.dispatch import Dispatched, Dispatcher
+from stepwell.abc.dispatch import Dispatched, Dispatcher, Exchange, Format, Traffic
 from stepwell.abc.evict import EvictionPolicy, Segment, take_pages
 from stepwell.abc.prefetch import FetchProgress, PrefetchPolicy
 from stepwell.abc.ranked import Group, Groups, Rank, RankedPolicy
@@ -14,7 +14,7 @@ from stepwell.abc.schedule import Prefix, RunningView, SchedulePolicy, ScheduleV
 from stepwell.abc.sink import Event, PagesRemoved, PagesStored, Sink, TierCleared
 from stepwell.abc.storage import Storage
 from stepwell.abc.write import Cause, Decision, Edge, WritePolicy
-from stepwell.errors import AuditError, ConfigError, PluginError, StepwellError
+from stepwell.errors import AuditError, ConfigError, PeerLost, PluginError, StepwellError
 from stepwell.markers import hookimpl
 from stepwell.offers import Capability, Check, Context, Finding, Native, NoConfig, Offer, Part
 from stepwell.types import (
@@ -64,9 +64,12 @@ __all__ = [
     "Edge",
     "Event",
     "EvictionPolicy",
+    "Exchange",
+    "ExpertLoad",
     "Failed",
     "FetchProgress",
     "Finding",
+    "Format",
     "Full",
     "Group",
     "GroupSpec",
@@ -84,6 +87,7 @@ __all__ = [
     "PagesRemoved",
     "PagesStored",
     "Part",
+    "PeerLost",
     "Placement",
     "PluginError",
     "PrefetchPolicy",
@@ -114,6 +118,7 @@ __all__ = [
     "TierCleared",
     "TokenLogprob",
     "Topology",
+    "Traffic",
     "WaitingView",
     "Window",
     "WritePolicy",

@@ -13,5 +13,9 @@ class PluginError(StepwellError):
     """A plugin broke its contract; the message names the plugin and its distribution."""
 
 
+class PeerLost(PluginError):
+    """Another rank is gone, or was silent for too long; nothing further can be exchanged with the ranks."""
+
+
 class AuditError(StepwellError):
     """A page has no owner, two owners, or a count that disagrees with its owners."""
