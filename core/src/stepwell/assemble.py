@@ -291,7 +291,8 @@ class Assembly:
         ranks = self.resolved.ranks
         device = getattr(self.resolved.chosen["runner"].settings, "device", None)
         device = device if isinstance(device, str) else "cpu"
-        return Place(name, device_of(device, ranks, 0) if ranks.tp == 1 else device, self._folder)
+        device = device_of(device, ranks, 0) if ranks.tp == 1 else device
+        return Place(name, device, self._folder, group=ranks.group, groups=ranks.dp, commons=ranks.commons)
 
     def _folder(self) -> Path:
         return self.resolved.engine.state_dir or self.config.cache_dir

@@ -35,6 +35,9 @@ class Capability(Enum):
     """Storage: its client may hold up or end the process it lives in, so core gives it a process of its own."""
     NAMED_MEMORY = "named-memory"
     """Storage: reaches the arena only as a named file in /dev/shm, which `ArenaView.name` names during `attach`."""
+    TOGETHER = "together"
+    """Runner: with `ranks.dp` above 1 its groups compute each step together (`Context.commons`), so that one that is
+    lost takes the others with it."""
     RANKS = "ranks"
     """Runner: can be one of several ranks (`Context.world`); each plan then comes to all of them."""
     GRAPH_SAFE = "graph-safe"
@@ -55,6 +58,18 @@ class Context(Protocol):
     @property
     def meet(self) -> str:
         """Where the ranks of the group find each other: what torch.distributed calls an init method. Empty with one."""
+
+    @property
+    def group(self) -> int:
+        """Which of several groups this is, each of which serves the same model with a runner of its own."""
+
+    @property
+    def groups(self) -> int:
+        """How many there are."""
+
+    @property
+    def commons(self) -> str:
+        """Where the runners of all groups find each other, as `meet` says it; empty where they have no need to."""
 
     @property
     def device(self) -> str:

@@ -208,6 +208,8 @@ class RankSettings:
     WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `stepwell rank`."""
     group: int = 0
     """Which of the dp groups this engine is; the launcher sets it."""
+    commons: str = ""
+    """Where the runners of all dp groups meet, if they compute together; the launcher sets it."""
     listen: str = "127.0.0.1"
     """With an external launcher: the address of this host at which ranks of others reach the engine."""
     port: int = 0

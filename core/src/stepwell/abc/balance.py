@@ -1,7 +1,5 @@
 """Where each expert's replicas live."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 

@@ -36,6 +36,9 @@ class Place:
     rank: int = 0
     world: int = 1
     meet: str = ""
+    group: int = 0
+    groups: int = 1
+    commons: str = ""
 
     @property
     def log(self) -> logging.Logger:

@@ -46,7 +46,8 @@ def text_of(place: Place) -> PlaceText:
         folder = place.folder()
     except StepwellError as error:
         no_folder = str(error)
-    return PlaceText(place.name, place.device, place.rank, place.world, place.meet, folder, no_folder)
+    ranks = place.rank, place.world, place.meet
+    return PlaceText(place.name, place.device, *ranks, place.group, place.groups, place.commons, folder, no_folder)
 
 
 def start_of(recipe: bytes) -> bytes:

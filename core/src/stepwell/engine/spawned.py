@@ -49,13 +49,26 @@ class PlaceText:
     rank: int
     world: int
     meet: str
+    group: int
+    groups: int
+    commons: str
     folder: Path | None
     no_folder: str
     """Why there is none."""
 
     def place(self) -> Place:
         """The place again."""
-        return Place(self.name, self.device, self._folder, rank=self.rank, world=self.world, meet=self.meet)
+        return Place(
+            self.name,
+            self.device,
+            self._folder,
+            rank=self.rank,
+            world=self.world,
+            meet=self.meet,
+            group=self.group,
+            groups=self.groups,
+            commons=self.commons,
+        )
 
     def _folder(self) -> Path:
         if self.folder is None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from stepwell.assemble import Assembly
 from stepwell.config import Config, environment
 from stepwell.engine.supervise import Child, Supervisor
+from stepwell.offers import Capability, provided
 from stepwell.process import FORMAT, engine_child, private_address
 from stepwell.resolve import Resolved
 from stepwell.route.choose import check_shared
@@ -43,7 +44,9 @@ def launch(path: Path | None, sets: Sequence[str], extra: Mapping[str, object], 
         console.print(summary(config, where), highlight=False, markup=False, soft_wrap=True)
         if exposed(listening) and not settings.client_keys:
             log.warning("server.host = %r lets other machines in, and no server.api_key is set", settings.host)
-        children = family(address, listening, settings, path, sets, extra, groups=assembly.resolved.ranks.dp)
+        ranks, runner = assembly.resolved.ranks, assembly.resolved.chosen["runner"]
+        together = ranks.dp > 1 and Capability.TOGETHER in provided(runner.offer, runner.settings)
+        children = family(address, listening, settings, path, sets, extra, groups=ranks.dp, together=together)
         supervisor = Supervisor(children, grace_s=assembly.resolved.engine.drain_s + GRACE_S)
         return supervisor.run()
 
@@ -57,12 +60,18 @@ def family(
     extra: Mapping[str, object],
     *,
     groups: int = 1,
+    together: bool = False,
 ) -> list[Child]:
-    """Front end and engines, in the order in which they start; the engines of several groups beside each other."""
+    """Front end and engines, in the order in which they start; the engines of several groups beside each other.
+
+    `together`: groups whose runners compute each step together meet beside the address, and end together.
+    """
     addresses = [address] if groups == 1 else [f"{address}-{group}" for group in range(groups)]
     plan = Plan(addresses, listening.fileno(), None if path is None else str(path), list(sets), dict(extra))
     own = {name: value for name, value in extra.items() if not name.startswith("server.")}
-    restart = settings.on_engine_death == "restart"
+    restart = settings.on_engine_death == "restart" and not together
+    if together:
+        own["ranks.commons"] = f"file://{address.removeprefix('ipc://')}-commons"
     if groups == 1:
         return [front_child(plan), engine_child(address, path, sets, own, restart=restart)]
     engines = [
