@@ -1,0 +1,66 @@
+"""What the thread that computes does next: the engine's steps in order, and rounds that other groups call it into."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from stepwell_transformers.together.rounds import Rounds
+
+T = TypeVar("T")
+
+END_S = 10.0
+"""A group that ends, and is called into no round for so long, goes without asking."""
+
+
+class Inbox(Generic[T]):
+    """A queue of steps; None ends it. Without `rounds` nothing else comes.
+
+    `idle(call)` takes part in one round with nothing to compute; `call`: no other group knows of that round. A call is
+    answered by a step of the own engine where one waits, and by `idle` where none does.
+    """
+
+    def __init__(self, rounds: Rounds | None = None, idle: Callable[[bool], None] = lambda call: None) -> None:
+        self._queue: queue.SimpleQueue[T | int | None] = queue.SimpleQueue()
+        self._rounds, self._idle = rounds, idle
+
+    def put(self, step: T | None) -> None:
+        """On any thread."""
+        self._queue.put(step)
+
+    def knock(self, number: int) -> None:
+        """Another group has gone into round `number`. On any thread."""
+        self._queue.put(number)
+
+    def get(self) -> T | None:
+        """The next step; None: no more, and no other group needs this one any more. Raises what `idle` raises."""
+        while True:
+            found = self._queue.get()
+            if found is None:
+                return self._end()
+            if not isinstance(found, int):
+                return found
+            self._answer(found)
+
+    def _answer(self, number: int) -> None:
+        assert self._rounds is not None
+        if number < self._rounds.next:
+            return
+        if self._queue.empty() or self._rounds.ending:
+            self._idle(False)
+        else:
+            self._queue.put(number)  # behind the steps that wait, one of which may go there
+
+    def _end(self) -> None:
+        """Take part in what the others still compute, until all of them end."""
+        if self._rounds is None:
+            return
+        self._rounds.ending = True
+        self._idle(True)
+        with suppress(queue.Empty):
+            while not self._rounds.over:
+                found = self._queue.get(timeout=END_S)
+                if isinstance(found, int) and found >= self._rounds.next:
+                    self._idle(False)
