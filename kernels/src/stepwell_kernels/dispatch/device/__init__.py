@@ -1,0 +1,1 @@
+"""Triton kernels of experts over ranks."""
