@@ -1,4 +1,4 @@
-"""Groups that compute together: every round has all of them, whatever each of them has to do, and all come to an end."""
+"""Groups that compute together: every round has all of them, whatever each has to do, and all come to an end."""
 
 import threading
 import time
