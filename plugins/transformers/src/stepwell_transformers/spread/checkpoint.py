@@ -43,11 +43,9 @@ class Checkpoint:
             self._open[path] = safe_open(path, "pt")
             self._files |= dict.fromkeys(self._open[path].keys(), path)
 
-    def fits(self, model: Any, dtype: torch.dtype | None) -> bool:
-        """Whether all that a model wants is there, by its name or expert by expert. `dtype`: None if unknown."""
-        return dtype is not None and all(
-            self._find(names, tuple(tensor.shape)) is not None for names, tensor in _wanted(model)
-        )
+    def lacking(self, model: Any) -> list[str]:
+        """What a model wants that is not there in its shape, by its name or expert by expert."""
+        return [names[0] for names, tensor in _wanted(model) if self._find(names, tuple(tensor.shape)) is None]
 
     def read_part(self, model: Any, plan: Plan, group: Group, device: torch.device) -> None:
         """Cut a model that has no weights yet, and read what is left of it."""
