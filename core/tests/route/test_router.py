@@ -74,7 +74,7 @@ def test_what_events_say_draws_a_request() -> None:
     assert one.send(asked, NAMES) == "b"
     assert one.view(asked, NAMES)[1].cached_tokens == 49 * PAGE, "a token is left to compute"
     one.lost("b")
-    assert one.view(asked, NAMES)[1] == Replica("b", 0, 0, 0, sent=1)
+    assert one.view(asked, NAMES)[1] == Replica("b", 0, 0, 0, sent=0)
 
 
 def test_what_must_not_be_kept_promises_nothing() -> None:
@@ -82,6 +82,33 @@ def test_what_must_not_be_kept_promises_nothing() -> None:
     asked = request("1", range(40), store=False)
     one.send(asked, ["a"])
     assert one.view(asked, ["a"])[0].cached_tokens == 0
+
+
+def test_who_joins_takes_turns_with_those_that_serve() -> None:
+    """Not with the gone, of which one was hardly sent anything; nor with what it was sent itself in another life."""
+    one, _ = router(RoundRobin())
+    one.send(request("early", range(9)), ["a", "b", "gone"])
+    one.lost("gone")
+    for number in range(100):
+        one.send(request(f"old {number}", range(9)), ["a", "b"])
+    turns = [one.send(request(f"new {number}", range(9)), ["a", "b", "c"]) for number in range(30)]
+    assert [turns.count(name) for name in NAMES] == [10, 10, 10]
+    for number in range(100):
+        one.send(request(f"without {number}", range(9)), ["a", "b"])
+    turns = [one.send(request(f"again {number}", range(9)), NAMES) for number in range(30)]
+    assert max(turns.count(name) for name in NAMES) <= 11, "one that was silent meanwhile is not flooded"
+    one.lost("c")
+    turns = [one.send(request(f"anew {number}", range(9)), NAMES) for number in range(30)]
+    assert max(turns.count(name) for name in NAMES) <= 11, "nor one that was lost"
+
+
+def test_who_begins_alone_shares_when_others_come_back() -> None:
+    one, _ = router(RoundRobin())
+    for number in range(100):
+        one.send(request(f"old {number}", range(9)), ["a", "b"])
+    one.send(request("alone", range(9)), ["c"])
+    turns = [one.send(request(f"new {number}", range(9)), NAMES) for number in range(30)]
+    assert max(turns.count(name) for name in NAMES) <= 11
 
 
 steps = st.lists(

@@ -47,6 +47,8 @@ class Router:
         """`fault` is told of answers of the policy that cannot be used; they are counted either way."""
         self._policy, self._index, self._fault = policy, index, fault
         self._accounts: dict[str, _Account] = {}
+        self._there: frozenset[str] = frozenset()
+        """Those that served when a request was last looked at."""
         self._sent: dict[str, _Sent] = {}
         self._settling: dict[str, _Sent] = {}
         self.faults = 0
@@ -57,7 +59,7 @@ class Router:
         pages = self._pages(request)
         seen = self._view(pages, replicas)
         at = self._choose(seen, len(request.tokens) // TOKEN_BYTES, request.routing_key)
-        account = self._account(replicas[at])
+        account = self._accounts[replicas[at]]
         work = max(0, len(request.tokens) // TOKEN_BYTES - seen[at].cached_tokens)
         self._sent[request.rid] = _Sent(account, work, pages if request.store else ())
         account.waiting_tokens += work
@@ -100,9 +102,8 @@ class Router:
     def lost(self, replica: str) -> None:
         """A replica is gone with all it had; another of its name begins anew. Its requests have yet to be `ended`."""
         self._index.forget(replica)
-        old = self._accounts.pop(replica, None)
-        if old is not None:
-            self._account(replica).sent = old.sent
+        self._accounts.pop(replica, None)
+        self._there -= {replica}
 
     # --- the choice --------------------------------------------------------------------------------------------
 
@@ -120,7 +121,8 @@ class Router:
         return min(range(len(seen)), key=lambda at: (seen[at].running, seen[at].waiting_tokens))
 
     def _view(self, pages: Sequence[bytes], replicas: Sequence[str]) -> list[Replica]:
-        accounts = [self._account(name) for name in replicas]
+        self._meet(replicas)
+        accounts = [self._accounts[name] for name in replicas]
         cached = self._index.cached(pages, replicas)
         coming = [_beginning(pages, account.coming) * self._index.page_size for account in accounts]
         return [
@@ -128,12 +130,18 @@ class Router:
             for name, account, there, soon in zip(replicas, accounts, cached, coming, strict=True)
         ]
 
-    def _account(self, replica: str) -> _Account:
-        account = self._accounts.get(replica)
-        if account is None:
-            least = min((other.sent for other in self._accounts.values()), default=0)
-            account = self._accounts[replica] = _Account(sent=least)
-        return account
+    def _meet(self, replicas: Sequence[str]) -> None:
+        """Who serves from now on, for the first time or again, counts as having been sent what the least of others was.
+
+        Otherwise a policy that goes by that would send it all that comes.
+        """
+        there = frozenset(replicas)
+        if there == self._there:
+            return
+        least = min((self._accounts[name].sent for name in there & self._there), default=0)
+        for name in there - self._there:
+            self._accounts.setdefault(name, _Account()).sent = least
+        self._there = there
 
     def _pages(self, request: Request) -> list[bytes]:
         """Digests of the pages that a cache could answer for: at least one token is left to compute."""
