@@ -76,7 +76,7 @@ def test_a_config_of_more_weights_is_refused(ranks: int, tiny: Callable[[str], P
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_config_of_other_shapes_is_refused(ranks: int, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied(tiny("llama"), tmp_path / "small", intermediate_size=128)
-    with pytest.raises(ConfigError, match="runner.model: the weights in"):
+    with pytest.raises(ConfigError, match=r"runner\.model: the weights in .* cannot be loaded"):
         load(folder, ranks)
 
 
