@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from stepwell.abc.route import Replica, RoutePolicy
 from stepwell.engine.client import Outputs
-from stepwell.engine.messages import Hello, KvEvents, Output, Pulse
+from stepwell.engine.messages import Hello, KvEvents, KvRun, Output, Pulse
 from stepwell.schedule.request import Request
-from stepwell.types import Sampling
+from stepwell.types import DIGEST_BYTES, TAG_BYTES, Sampling
 from stepwell_ray.replicas import MovingClient
 
 HELLO = Hello("well", 4096, 257, (), 16, {"model": "a"}, False, "x", groups={"full": ("full", 0)})
@@ -32,7 +32,7 @@ class Scripted:
         return not self.why_down
 
     def follow(self, take: Callable[[KvEvents], None]) -> None:
-        pass
+        self.take = take
 
     async def submit(self, request: Request) -> Outputs:
         self.asked[request.rid] = Outputs(request.rid, self.aborted.append)
@@ -159,5 +159,29 @@ def test_without_any_replica_it_is_down_and_comes_back_with_a_new_one() -> None:
         outputs.close()
         await settled()
         assert two.aborted == ["r"]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_kept_of_replicas_that_left() -> None:
+    """Their names are new each time: accounts, events that come late, and how often each was lost."""
+
+    async def run() -> None:
+        stays = Scripted()
+        client = MovingClient({"stays": stays}, First())
+        for number in range(20):
+            name, one = f"replica-{number}", Scripted()
+            client.add(name, one)
+            outputs = await client.submit(request(f"r{number}"))
+            await settled()
+            stays.asked[f"r{number}"].put(Output(f"r{number}", (1,), finish="length"))
+            await rest(outputs)
+            one.die()
+            await client.let_go(name)
+            one.take(KvEvents(0, (KvRun("device", "full", True, bytes(DIGEST_BYTES + TAG_BYTES)),)))
+            await settled()
+        assert client._router.known == {"stays"}
+        assert len(client._index) == 0
+        assert set(client._lost) == {"stays"}
 
     asyncio.run(run())

@@ -151,10 +151,14 @@ class RoutedClient:
         return [member.hello for _, member in serving]
 
     def _heard(self, name: str) -> Callable[[KvEvents], None]:
+        member = self._members[name]
+
         def take(message: KvEvents) -> None:
+            if self._members.get(name) is not member:
+                return  # it was let go, and nothing is kept of it
             self._forget_lost()  # before a member that came back tells what it has, not at the request after that
             if not self._index.apply(name, events_of(message, self._page), message.number):
-                self._members[name].follow(take)
+                member.follow(take)
 
         return take
 

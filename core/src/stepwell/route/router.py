@@ -105,6 +105,11 @@ class Router:
         self._accounts.pop(replica, None)
         self._there -= {replica}
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Replicas of which there is an account."""
+        return frozenset(self._accounts)
+
     # --- the choice --------------------------------------------------------------------------------------------
 
     def _choose(self, seen: Sequence[Replica], length: int, routing_key: str | None) -> int:
