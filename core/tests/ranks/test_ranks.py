@@ -133,3 +133,12 @@ def test_saves_behind_steps_that_never_end_are_missed(spread: Make) -> None:
 def test_a_runner_that_declares_no_ranks_is_refused(spread: Make) -> None:
     with pytest.raises(ConfigError, match=r"runner.use = 'sim' .* cannot be spread over ranks.tp = 2 ranks"):
         spread(alone=True)
+
+
+def test_what_the_first_rank_counts_is_told_with_the_engine(spread: Make) -> None:
+    one = spread()
+    until = time.monotonic() + 10
+    while "runner_told_by_rank" not in (stats := one.engine.control("stats")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert stats["runner_told_by_rank"] == 0.0

@@ -173,5 +173,9 @@ class Runner(ABC):
         """Bytes of device memory that page pools may take, where the runner can tell."""
         return None
 
+    def values(self) -> Mapping[str, float]:
+        """Numbers to be shown beside the engine's: counts, and how things stand. Cheap; called on any thread."""
+        return {}
+
     def close(self) -> None:  # noqa: B027 - a runner may hold nothing
         """Release everything; the last call. After it nothing touches the arena, be it a save that had not ended."""

@@ -67,6 +67,7 @@ class Controls:
             for group, usage in zip(self._parts.runner.groups, usages, strict=True):
                 for kind in ("total", "free", "limbo", "tree_only", "held"):
                     values[f"{tier.value}_pages_{kind}.{group.name}"] = float(getattr(usage, kind))
+        values |= {f"runner_{name}": value for name, value in self._parts.runner.values().items()}
         values["audit_failures"] = float(self.audit_failures)
         values |= self._sinks.values()
         return values | self._attachment.values()

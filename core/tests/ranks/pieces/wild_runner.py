@@ -28,11 +28,14 @@ class WildRunner(SimRunner):
         self.what, self.at = fault.what if mine else "", fault.at
         self.late_saves = fault.late
         self.random = random.Random(context.rank)
-        self.launched, self.kept = 0, {}
+        self.launched, self.kept, self.rank = 0, {}, context.rank
         if self.what == "make":
             raise ConfigError("runner.model = 'gone': there is no such model")
         if self.what == "die at once":
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def values(self):
+        return {"told_by_rank": float(self.rank)}
 
     def launch(self, plan):
         self.launched += 1

@@ -131,7 +131,7 @@ class Calls:
         return good
 
     def values(self, storage: int) -> dict[str, float]:
-        """What ranks count for a storage, summed up."""
+        """What ranks count for a storage, or for RUNNER, summed up."""
         total: dict[str, float] = {}
         with self._lock:
             for told in self._values.values():

@@ -153,6 +153,9 @@ class RanksRunner(Runner):
     def budget(self) -> int | None:
         return self._budget
 
+    def values(self) -> Mapping[str, float]:
+        return self.calls.values(wire.RUNNER)
+
     def close(self) -> None:
         if self._closed:
             return

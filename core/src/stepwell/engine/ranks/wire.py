@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 MOST_BYTES = 1 << 30
 """No message is larger; what says so is no rank of ours."""
+RUNNER = -1
+"""Where numbers of storages go by their number: those of the runner."""
 _HEAD = struct.Struct("<IB")
 _BUFFER = 256 * 1024
 

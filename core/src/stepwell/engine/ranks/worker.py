@@ -26,7 +26,7 @@ from stepwell.engine.making import make_storage
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.combine import share
 from stepwell.engine.ranks.shelves import Shelves
-from stepwell.engine.ranks.wire import GroupText, Made, Opening, OwnPinning, Pinning, Stream, Word, decoded
+from stepwell.engine.ranks.wire import RUNNER, GroupText, Made, Opening, OwnPinning, Pinning, Stream, Word, decoded
 from stepwell.engine.spawned import begin, complaint, ours
 from stepwell.types import GroupSpec
 
@@ -117,10 +117,17 @@ class Rank:
             with contextlib.suppress(BlockingIOError):
                 self._news_write.send(b"+")
 
+    def _counts(self) -> dict[int, dict[str, float]]:
+        """By storage; the first rank tells of its runner, too."""
+        counts = self._shelves.values()
+        if self._rank == 0 and self._runner is not None and (own := self._runner.values()):
+            counts[RUNNER] = dict(own)
+        return counts
+
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
             while not self._over:
-                counts = self._shelves.values()
+                counts = self._counts()
                 self._stream.say(Word.BEAT, wire.encode(counts) if counts else b"")
                 time.sleep(BEAT_S)
 
