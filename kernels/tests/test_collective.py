@@ -27,7 +27,24 @@ def said_by(group: Group) -> dict[str, object]:
         "row": group.all_gather(x).tolist(),
         "deep": list(group.all_gather(x.reshape(1, 2, 3)).shape),
         "least": list(group.least(5 + group.rank, 7 - group.rank)),
+        **moved_by(group),
     }
+
+
+def moved_by(group: Group) -> dict[str, object]:
+    """What came from whom: two exchanges under way at once, an empty one, and everybody's rows."""
+    mine = torch.arange(3 * RANKS).view(-1, 1) + 100 * (group.rank + 1)
+    even, uneven = torch.empty_like(mine), torch.empty(RANKS * (group.rank + 1), 1, dtype=torch.int64)
+    everybody, none = torch.empty(RANKS, 2, dtype=torch.int64), torch.empty(0, 4)
+    moving = [
+        group.all_to_all(even, mine),
+        group.all_to_all(uneven, mine[: sum(range(1, RANKS + 1))], [group.rank + 1] * RANKS, range(1, RANKS + 1)),
+        group.all_to_all(none, none, [0] * RANKS, [0] * RANKS),
+        group.gather(everybody, mine[:2, 0].contiguous()),
+    ]
+    for one in reversed(moving):
+        one.wait()
+    return {"even": even.flatten().tolist(), "uneven": uneven.flatten().tolist(), "everybody": everybody.tolist()}
 
 
 def in_threads() -> list[dict[str, object]]:
@@ -62,7 +79,10 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_all_ranks_have_the_same_bits(said: list[dict[str, object]]) -> None:
-    assert said[0] == said[1]
+    own = {"even", "uneven"}
+    assert [said[0][name] for name in said[0] if name not in own] == [
+        said[1][name] for name in said[1] if name not in own
+    ]
 
 
 def test_sums_and_rows_are_of_all_ranks_in_order(said: list[dict[str, object]]) -> None:
@@ -70,6 +90,39 @@ def test_sums_and_rows_are_of_all_ranks_in_order(said: list[dict[str, object]]) 
     assert said[0]["row"] == [[0, 1, 2, 10, 11, 12], [3, 4, 5, 13, 14, 15]]
     assert said[0]["deep"] == [1, 2, 6]
     assert said[0]["half"] == pytest.approx([1.0] * 3, abs=0.01)
+
+
+def test_rows_go_to_the_rank_that_they_are_for(said: list[dict[str, object]]) -> None:
+    assert said[0]["even"] == [100, 101, 102, 200, 201, 202]
+    assert said[1]["even"] == [103, 104, 105, 203, 204, 205]
+    assert said[0]["uneven"] == [100, 200]
+    assert said[1]["uneven"] == [101, 102, 201, 202]
+    assert said[0]["everybody"] == [[100, 101], [200, 201]]
+
+
+def test_groups_of_the_same_ranks_meet_at_one_place_by_name(tmp_path: Path) -> None:
+    meet = (tmp_path / "meet").as_uri()
+
+    def rank(number: int) -> list[int]:
+        groups = [TorchGroup.join(meet, number, RANKS, "cpu", 20, name) for name in ("", "one", "other")]
+        least = [group.least(at + 10 * number)[0] for at, group in enumerate(groups)]
+        for group in groups:
+            group.close()
+        return least
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        assert list(pool.map(rank, range(RANKS))) == [[0, 1, 2]] * RANKS
+
+
+def test_a_thread_that_left_is_missed_at_once() -> None:
+    first, second = thread_groups(2)
+    out = torch.empty(2)
+    second.all_to_all(torch.empty(2), torch.ones(2))
+    second.close()
+    first.all_to_all(out, torch.zeros(2)).wait()
+    assert out.tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match="rank 1 has left"):
+        first.all_to_all(out, torch.zeros(2)).wait()
 
 
 def test_all_keep_to_the_least(said: list[dict[str, object]]) -> None:
@@ -80,6 +133,10 @@ def test_one_rank_is_alone(tmp_path: Path) -> None:
     group = join("", 0, 1, "cpu", 1.0)
     assert isinstance(group, Solo)
     x = torch.ones(2, 3)
+    out = torch.empty(1, 2, 3)
+    group.gather(out, x).wait()
+    group.all_to_all(x, 2 * out[0]).wait()
+    assert out.sum() == 6 and x.sum() == 12
     assert group.all_reduce(x) is x and group.all_gather(x) is x and group.least(3, 4) == (3, 4)
 
 

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from stepwell_kernels.fused import Norm, add_rms_norm, joined
+
+
+class Moving(Protocol):
+    """A collective that was started; what it reads and writes is its own until it was waited for."""
+
+    def wait(self) -> object:
+        """Until it is done; on CUDA the current stream waits, the host does not. RuntimeError where a rank is lost."""
+
+
+class Done:
+    """Nothing had to move."""
+
+    def wait(self) -> None:
+        pass
 
 
 class Group(ABC):
@@ -42,6 +58,23 @@ class Group(ABC):
         """For each number the least that any rank named: what all ranks can keep to. Waits for all of them."""
 
     @abstractmethod
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        x: torch.Tensor,
+        arrive: Sequence[int] | None = None,
+        leave: Sequence[int] | None = None,
+    ) -> Moving:
+        """Start to send the next `leave[r]` rows of `x` to each rank r, and to put `arrive[r]` rows from it into `out`.
+
+        Both contiguous; in equal parts, where nothing else is said. Collectives end in the order in which they started.
+        """
+
+    @abstractmethod
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Moving:
+        """Start to put the `x` of all ranks into `out` [ranks, *x.shape]. Both contiguous."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leave the group. Idempotent; nobody waits for anybody."""
 
@@ -60,6 +93,20 @@ class Solo(Group):
 
     def least(self, *numbers: int) -> tuple[int, ...]:
         return numbers
+
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        x: torch.Tensor,
+        arrive: Sequence[int] | None = None,
+        leave: Sequence[int] | None = None,
+    ) -> Moving:
+        out.copy_(x)
+        return Done()
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Moving:
+        out[0].copy_(x)
+        return Done()
 
     def close(self) -> None:
         pass

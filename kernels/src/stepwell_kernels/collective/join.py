@@ -20,11 +20,12 @@ def join(
     *,
     one_shot: bool = True,
     log: logging.Logger | None = None,
+    name: str = "",
 ) -> Group:
     """See TorchGroup.join; one rank meets nobody. `one_shot`: small sums between CUDA devices in one kernel."""
     if world == 1:
         return Solo()
-    group = TorchGroup.join(meet, rank, world, device, timeout_s)
+    group = TorchGroup.join(meet, rank, world, device, timeout_s, name)
     if group.device.type != "cuda" or not one_shot or find_spec("triton") is None:
         return group
     from stepwell_kernels.collective.symmetric import SymmetricGroup

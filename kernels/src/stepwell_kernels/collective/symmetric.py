@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -10,7 +11,7 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory, _unregister_process_group
 
-from stepwell_kernels.collective.group import Group
+from stepwell_kernels.collective.group import Group, Moving
 from stepwell_kernels.collective.torch_group import TorchGroup
 from stepwell_kernels.fused.norm import Norm
 
@@ -65,6 +66,18 @@ class SymmetricGroup(Group):
 
     def least(self, *numbers: int) -> tuple[int, ...]:
         return self._inner.least(*numbers)
+
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        x: torch.Tensor,
+        arrive: Sequence[int] | None = None,
+        leave: Sequence[int] | None = None,
+    ) -> Moving:
+        return self._inner.all_to_all(out, x, arrive, leave)
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Moving:
+        return self._inner.gather(out, x)
 
     def close(self) -> None:
         if self._inner.live:

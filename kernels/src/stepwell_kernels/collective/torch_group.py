@@ -6,6 +6,7 @@ touched: one process may hold several groups, and whoever else uses torch.distri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from urllib.parse import urlparse
 
@@ -13,7 +14,7 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import AllgatherOptions
 
-from stepwell_kernels.collective.group import Group
+from stepwell_kernels.collective.group import Group, Moving
 
 
 class TorchGroup(Group):
@@ -25,18 +26,21 @@ class TorchGroup(Group):
         self._backend: distributed.ProcessGroup | None = backend
 
     @classmethod
-    def join(cls, meet: str, rank: int, world: int, device: torch.device | str, timeout_s: float) -> TorchGroup:
+    def join(
+        cls, meet: str, rank: int, world: int, device: torch.device | str, timeout_s: float, name: str = ""
+    ) -> TorchGroup:
         """Meet the others at `meet`, an init method of torch.distributed such as `file:///...` or `tcp://host:port`.
 
         Returns once every rank is there; raises if one is not within `timeout_s`. A collective that takes longer ends
-        in an error too: on the CPU by an exception, on CUDA by NCCL's watchdog, which ends the process.
+        in an error too: on the CPU by an exception, on CUDA by NCCL's watchdog, which ends the process. Groups of the
+        same ranks at one place have each a `name`.
         """
         device, patience = torch.device(device), timedelta(seconds=timeout_s)
-        store, _, _ = next(distributed.rendezvous(meet, rank, world, timeout=patience))
+        store, _, _ = next(distributed.rendezvous(_place(meet, name), rank, world, timeout=patience))
         store.set_timeout(patience)
         make = _nccl if device.type == "cuda" else _gloo
-        backend = make(distributed.PrefixStore("stepwell", store), rank, world, patience, _is_local(meet))
-        group = cls(backend, store, device)
+        store = distributed.PrefixStore(f"stepwell-{name}", store)
+        group = cls(make(store, rank, world, patience, _is_local(meet)), store, device)
         group.least(0)
         return group
 
@@ -55,6 +59,18 @@ class TorchGroup(Group):
         said = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         _wait(self._live().allreduce([said], _reducing(distributed.ReduceOp.MIN)))
         return tuple(said.tolist())
+
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        x: torch.Tensor,
+        arrive: Sequence[int] | None = None,
+        leave: Sequence[int] | None = None,
+    ) -> Moving:
+        return self._live().alltoall_base(out, x, list(arrive or ()), list(leave or ()))
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Moving:
+        return self._live()._allgather_base(out.view(-1, *x.shape[1:]), x, AllgatherOptions())
 
     def close(self) -> None:
         backend, self._backend = self._backend, None
@@ -97,6 +113,11 @@ def _gloo(
     make = distributed.ProcessGroupGloo
     options._devices = [make.create_device(hostname="127.0.0.1") if local else make.create_default_device()]
     return make(store, rank, world, options)
+
+
+def _place(meet: str, name: str) -> str:
+    """A file serves one group: each counts who has left it, and the last one deletes it."""
+    return f"{meet}-{name}" if name and urlparse(meet).scheme == "file" else meet
 
 
 def _is_local(meet: str) -> bool:
