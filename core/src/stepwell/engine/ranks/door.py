@@ -1,35 +1,33 @@
-"""How ranks that somebody else started find the engine, over TCP, and how either knows the other.
+"""How ranks that somebody else started find the engine, over TCP, and come in until all are there.
 
-Both prove that they know `ranks.secret`, each over a number that the other drew; neither sends it. What follows is as
-open as the ranks' own collectives are: it belongs in a network of its own. Nothing that comes is unpickled.
+What follows a greeting is as open as the ranks' own collectives are: it belongs in a network of its own. Nothing that
+comes is unpickled.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
-import secrets
+import select
 import socket
-import struct
 import time
 from contextlib import suppress
 
 import msgspec
 
 from stepwell.config import Chosen, Launched
-from stepwell.engine.ranks.link import Link
+from stepwell.engine.ranks.greet import GREET_S, Greeter, know
+from stepwell.engine.ranks.link import Link, last_words
 from stepwell.engine.ranks.wire import Stream, Word
 from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Part, vars_of
 from stepwell.settings import RankSettings
 
-NONCE = 32
-GREETING = struct.Struct("<II32s32s")
-"""Rank, pid, the rank's number, and its proof."""
 OWN = ("device", "threads", "model")
 """Settings of a runner that are each host's own; that models are the same is told by their fingerprints."""
-GREET_S = 5.0
 AGAIN_S = 0.2
+TICK_S = 0.25
+GONE = getattr(select, "POLLRDHUP", 0)
+"""Where the system tells: that the other end was closed, whatever it still said."""
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True):
@@ -39,11 +37,6 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     meet: str
     runner: dict[str, str] = {}
     """What the engine's config says of the runner, as `alike` tells it."""
-
-
-def proof(secret: str, who: str, *parts: bytes) -> bytes:
-    """What only somebody who knows the secret can say."""
-    return hmac.digest(secret.encode(), who.encode() + b"\0" + b"".join(parts), "sha256")
 
 
 def door_port(ranks: RankSettings, told: Launched) -> int:
@@ -83,59 +76,63 @@ class Door:
         self.meet = f"tcp://{told.address or ranks.listen}:{told.port or port - 1}"
         try:
             self._socket = socket.create_server((ranks.listen, port))
+            self._socket.setblocking(False)
         except OSError as error:
             raise ConfigError(f"ranks cannot be listened for at {ranks.listen}:{port} ({error.strerror})") from None
 
     def join(self, links: list[Link]) -> list[Link]:
-        """These and all ranks that come, in order. Kills them where one does not come in time."""
+        """These and all ranks that come, in order. Kills them where one does not come in time, or ends meanwhile."""
         came = {link.rank: link for link in links}
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        for link in links:
+            poll.register(link.stream, GONE)
+        greeter = Greeter(self._ranks.secret, poll)
         until = time.monotonic() + self._ranks.start_s
         try:
             while len(came) < self._ranks.tp:
-                self._socket.settimeout(max(0.01, until - time.monotonic()))
-                try:
-                    end, (host, *_) = self._socket.accept()
-                except TimeoutError:
-                    missing = ", ".join(str(rank) for rank in range(self._ranks.tp) if rank not in came)
-                    raise PluginError(
-                        f"rank {missing} did not come within ranks.start_s = {self._ranks.start_s:g} s: "
-                        "start `stepwell rank` for it"
-                    ) from None
-                if (link := self._greeted(end, host)) is None:
-                    continue
-                if not 0 < link.rank < self._ranks.tp or link.rank in came:
-                    self._log.warning("a rank %d that is not missing came from %s; it was sent away", link.rank, host)
-                    link.stream.close()
-                    continue
-                came[link.rank] = link
-                link.stream.say(Word.MAKE, msgspec.msgpack.encode(Joined(self._ranks.tp, self.meet, self._runner)))
+                if time.monotonic() >= until:
+                    raise PluginError(self._missing(came))
+                for fd, _ in poll.poll(TICK_S * 1000):
+                    self._turn(fd, came, greeter, poll)
+                greeter.send_late_away(time.monotonic())
         except BaseException:
             for link in came.values():
                 link.kill()
-            self.close()
             raise
-        self.close()
+        finally:
+            greeter.close()
+            self.close()
         return [came[rank] for rank in range(self._ranks.tp)]
 
-    def _greeted(self, end: socket.socket, host: str) -> Link | None:
-        """The rank that comes, if it knows the secret."""
-        mine = secrets.token_bytes(NONCE)
-        try:
-            end.settimeout(GREET_S)
-            end.sendall(mine)
-            whole = exactly(end, GREETING.size)
-            rank, pid, theirs, said = GREETING.unpack(whole)
-            good = hmac.compare_digest(said, proof(self._ranks.secret, "rank", mine, whole[:-32]))
-            if good:
-                end.sendall(proof(self._ranks.secret, "engine", theirs))
-                end.settimeout(None)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return Link(rank, Stream(end), None, f"pid {pid} at {host}", time.monotonic())
-        except (OSError, EOFError):
-            good = False
-        self._log.warning("something at %s wanted to be a rank and did not know ranks.secret; it was sent away", host)
-        end.close()
-        return None
+    def _turn(self, fd: int, came: dict[int, Link], greeter: Greeter, poll: select.poll) -> None:
+        """Something happened: somebody knocks, says something, or has gone."""
+        now = time.monotonic()
+        if fd == self._socket.fileno():
+            with suppress(OSError):  # it changed its mind
+                end, (host, *_) = self._socket.accept()
+                greeter.admit(end, host, now)
+        elif gone := next((link for link in came.values() if link.stream.fileno() == fd), None):
+            raise last_words(gone)
+        elif (link := greeter.heard(fd, now)) is not None:
+            self._let_in(link, came, poll)
+
+    def _let_in(self, link: Link, came: dict[int, Link], poll: select.poll) -> None:
+        if not 0 < link.rank < self._ranks.tp or link.rank in came:
+            self._log.warning("a rank that is not missing came, %s; it was sent away", link.name)
+            link.stream.close()
+            return
+        came[link.rank] = link
+        poll.register(link.stream, GONE)
+        with suppress(OSError):  # it is gone, which is the next thing that is seen
+            link.stream.say(Word.MAKE, msgspec.msgpack.encode(Joined(self._ranks.tp, self.meet, self._runner)))
+
+    def _missing(self, came: dict[int, Link]) -> str:
+        missing = ", ".join(str(rank) for rank in range(self._ranks.tp) if rank not in came)
+        return (
+            f"rank {missing} did not come within ranks.start_s = {self._ranks.start_s:g} s: "
+            "start `stepwell rank` for it"
+        )
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -154,14 +151,8 @@ def enter(host: str, port: int, rank: int, pid: int, ranks: RankSettings) -> tup
                 raise ConfigError(f"no engine listens for ranks at {host}:{port} ({error})") from None
             time.sleep(AGAIN_S)
     try:
-        end.settimeout(ranks.start_s)  # it greets one after another
-        theirs = exactly(end, NONCE)
-        mine = secrets.token_bytes(NONCE)
-        head = GREETING.pack(rank, pid, mine, b"")[:-32]
-        end.sendall(head + proof(ranks.secret, "rank", theirs, head))
-        if not hmac.compare_digest(exactly(end, 32), proof(ranks.secret, "engine", mine)):
-            raise EOFError
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.settimeout(ranks.start_s)  # it may have work to do before it greets
+        know(end, rank, pid, ranks.secret)
         stream = Stream(end)
         _, body = stream.first()
         end.settimeout(None)
@@ -172,13 +163,3 @@ def enter(host: str, port: int, rank: int, pid: int, ranks: RankSettings) -> tup
         raise ConfigError(
             f"the engine at {host}:{port} did not let rank {rank} in: is ranks.secret the same, and the rank free?"
         ) from None
-
-
-def exactly(end: socket.socket, count: int) -> bytes:
-    """So many bytes. EOFError where the other end is gone first."""
-    whole = b""
-    while len(whole) < count:
-        if not (more := end.recv(count - len(whole))):
-            raise EOFError
-        whole += more
-    return whole

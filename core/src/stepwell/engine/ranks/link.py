@@ -12,7 +12,7 @@ from stepwell.engine.ranks.wire import Nonsense, Result, Stream, Word, saved
 from stepwell.engine.ranks.wire import result as result_of
 from stepwell.engine.spawned import error_of
 from stepwell.engine.supervise import ending
-from stepwell.errors import PluginError
+from stepwell.errors import ConfigError, PluginError
 
 SLOW_BEATS_S = 1.5
 """A rank that has not been heard for so long is the one to blame."""
@@ -133,6 +133,23 @@ def complaint_of(body: bytes) -> Exception:
         return error_of(body, PluginError)
     except Exception:
         return Nonsense("words that cannot be read")
+
+
+def failure(link: Link, error: Exception) -> Exception:
+    """What a rank says of its end, as the engine says it."""
+    if isinstance(error, ConfigError):
+        return ConfigError(f"rank {link.rank}: {error}")
+    return PluginError(f"{link.name} failed{link.at()}: {error}")
+
+
+def last_words(link: Link) -> Exception:
+    """Why a rank is gone whose connection has ended: what it said last, or how it ended."""
+    with suppress(EOFError, OSError, Nonsense):
+        while True:
+            for word, body in link.stream.hear():
+                if word == Word.FAILED:
+                    return failure(link, complaint_of(body))
+    return PluginError(f"{link.name} {link.gone()} before it was ready")
 
 
 def hear(link: Link) -> list[tuple[int, bytes]]:

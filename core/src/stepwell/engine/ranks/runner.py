@@ -21,9 +21,9 @@ from stepwell.cache.elsewhere import Elsewhere
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.calls import Calls
 from stepwell.engine.ranks.combine import Expected, Split, agreed, combined, conjunction, lacking, seeded
-from stepwell.engine.ranks.link import SLOW_BEATS_S, Link, complaint_of, hear
+from stepwell.engine.ranks.link import SLOW_BEATS_S, Link, complaint_of, failure, hear
 from stepwell.engine.ranks.wire import Made, Nonsense, Opening, OwnPinning, Pinning, Word, decoded
-from stepwell.errors import ConfigError, PluginError
+from stepwell.errors import PluginError
 from stepwell.types import ArenaView
 
 TICK_S = 0.25
@@ -269,7 +269,7 @@ class RanksRunner(Runner):
                     self.calls.counted(link.rank, body)
                 case Word.FAILED:
                     self._deaf.add(link.rank)
-                    self._suspect = self._suspect or (now + BLAME_S, self._failure(link, complaint_of(body)))
+                    self._suspect = self._suspect or (now + BLAME_S, failure(link, complaint_of(body)))
                 case _:
                     raise Nonsense(f"word {word}")
 
@@ -296,11 +296,6 @@ class RanksRunner(Runner):
                     del self._late[id]
                     self._saved[id] = conjunction(list(answers.values()))
         self._wake()
-
-    def _failure(self, link: Link, error: Exception) -> Exception:
-        if isinstance(error, ConfigError):
-            return ConfigError(f"rank {link.rank}: {error}")
-        return PluginError(f"{link.name} failed{link.at()}: {error}")
 
     def _lost(self, link: Link) -> None:
         """Its connection ended."""

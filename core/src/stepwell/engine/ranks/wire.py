@@ -301,14 +301,14 @@ class Stream:
                 raise Nonsense(f"a message of {size} bytes")
             end = at + _HEAD.size + size
             if end > self._have:
-                if end - at > len(self._buffer):
-                    self._buffer.extend(bytes(end - at - len(self._buffer)))
                 break
             whole.append((word, bytes(memoryview(self._buffer)[at + _HEAD.size : end])))
             at = end
         if at:
             self._buffer[: self._have - at] = self._buffer[at : self._have]
             self._have -= at
+        if self._have == len(self._buffer):  # grows with what comes, not with what is announced
+            self._buffer.extend(bytes(len(self._buffer)))
         return whole
 
     def close(self) -> None:
