@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepwell import PagedAttention, Part
+from stepwell import Dispatcher, PagedAttention, Part
+from stepwell_transformers.experts.settings import ExpertsSettings
 
 MOST_THREADS = 4096
 """More than any machine's CPUs; a system that is asked for as many as a slip of the hand may say ends the process."""
@@ -41,8 +42,17 @@ class TransformersConfig:
     """Thread blocks that a copying kernel may take; unset: as few as fill the link."""
     one_shot: bool = True
     """Whether small sums over ranks go straight into the others' memory, where devices reach it; else through NCCL."""
+    dispatch: Literal["off"] | Part[Dispatcher[Any]] = "off"
+    """What sends tokens to the ranks that have their experts; off: each rank has a slice of every expert."""
+    decode_dispatch: Literal["same"] | Part[Dispatcher[Any]] = "same"
+    """What does so in steps of decodes alone, unless these have more tokens than it takes at once."""
+    experts: ExpertsSettings = field(default_factory=ExpertsSettings)
+    overlap: Literal["off", "auto"] | int = "off"
+    """Whether steps run as two halves, one computing while the other's tokens travel: a number: those of so many tokens
+    or more; auto: those of sizes where it was measured to be no slower. Needs a dispatch."""
 
     def __post_init__(self) -> None:
+        self._check_experts()
         if not self.model:
             raise ValueError("model: an empty name is no model")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
@@ -55,3 +65,20 @@ class TransformersConfig:
             raise ValueError(f"copy_blocks: {self.copy_blocks} is less than 1")
         if not 0 < self.memory <= 1:
             raise ValueError(f"memory: {self.memory} is not between 0 and 1")
+
+    def _check_experts(self) -> None:
+        if isinstance(self.overlap, int) and self.overlap < 1:
+            raise ValueError(f"overlap: {self.overlap} is no number of tokens; use off, auto or 1 and more")
+        if isinstance(self.dispatch, Part):
+            if self.fuse == "compile":
+                raise ValueError("fuse: compile does not go with a dispatch of experts; use auto, kernels or off")
+            return
+        if isinstance(self.decode_dispatch, Part):
+            raise ValueError("decode_dispatch: there is no dispatch beside which it would do decodes; set dispatch")
+        if self.overlap != "off":
+            raise ValueError("overlap: without a dispatch there is nothing to compute beside; set dispatch")
+        if self.experts.spare:
+            raise ValueError(
+                "experts.spare: with dispatch = 'off' each rank has a slice of every expert, and replicas would be "
+                "summed several times; set dispatch, or spare = 0"
+            )

@@ -13,10 +13,12 @@ import torch
 from stepwell import PageCopy, Row, Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages, PagePool, RaggedRow, load_layer, save
 from stepwell_transformers.executor import Executor, Flight
+from stepwell_transformers.experts import Told
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, lay_out
 from stepwell_transformers.sampling import sample
 from stepwell_transformers.slots import Slot
+from stepwell_transformers.twobatch import Overlap, Size
 
 CLOSE_S = 30.0
 
@@ -25,9 +27,16 @@ class PlainExecutor(Executor):
     """Runs on any device."""
 
     def __init__(
-        self, model: PagedModel, pools: Sequence[PagePool], wake: Callable[[], None], log: logging.Logger
+        self,
+        model: PagedModel,
+        pools: Sequence[PagePool],
+        wake: Callable[[], None],
+        log: logging.Logger,
+        overlap: Overlap | None = None,
     ) -> None:
+        """`overlap`: runs steps as two halves where that pays."""
         self._model, self._pools, self._wake, self._log = model, pools, wake, log
+        self._overlap = overlap
         self._hosts: Sequence[HostPages] = []
         self._slots: dict[int, Slot] = {}
         self._plans: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
@@ -74,23 +83,34 @@ class PlainExecutor(Executor):
         return self._compute(plan, copies)
 
     def _compute(self, plan: StepPlan, copies: dict[int, tuple[bool, ...]]) -> StepResult:
-        device, rows = self._model.device, plan.rows
-        slots = [self._slots[row.slot] for row in rows]
+        rows, slots = plan.rows, [self._slots[row.slot] for row in plan.rows]
+        loads, size = _Loads(self, plan.loads), Size.of(plan.rows)
+
+        def forward(rows: Sequence[Row], told: Told) -> torch.Tensor:
+            return self._forward(rows, loads.before_layer, told)
+
+        if self._overlap is None:
+            logits = forward(rows, Told(size.prefill))
+        else:
+            logits = torch.cat(self._overlap.forwards(rows, size, forward))
+        answers, logprobs = self._sample(logits, [i for i, row in enumerate(rows) if row.sample], slots)
+        return StepResult(plan.number, 1, answers, logprobs, copies | loads.results())
+
+    def _forward(self, rows: Sequence[Row], ready: Callable[[int], None], told: Told) -> torch.Tensor:
+        """The logits of the rows that sample, in order."""
+        device, slots = self._model.device, [self._slots[row.slot] for row in rows]
         tokens = np.concatenate([_tokens(row, slot) for row, slot in zip(rows, slots, strict=True)])
         positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in rows])
         places = torch.from_numpy(positions).to(device)
-        loads = _Loads(self, plan.loads)
-        paging = PlainPaging(self._group_steps(rows, slots), self._model.seats, places, loads.before_layer)
+        paging = PlainPaging(self._group_steps(rows, slots), self._model.seats, places, ready)
         ends = np.cumsum([row.count for row in rows]) - 1
-        sampling = [i for i, row in enumerate(rows) if row.sample]
-        logits = self._model.forward(
+        return self._model.forward(
             torch.from_numpy(tokens.astype(np.int64)).to(device),
             places,
             paging,
-            torch.from_numpy(ends[sampling]).to(device),
+            torch.from_numpy(ends[[i for i, row in enumerate(rows) if row.sample]]).to(device),
+            told,
         )
-        answers, logprobs = self._sample(logits, sampling, slots)
-        return StepResult(plan.number, 1, answers, logprobs, copies | loads.results())
 
     def _group_steps(self, rows: Sequence[Row], slots: Sequence[Slot]) -> list[GroupStep]:
         found = []
@@ -145,8 +165,12 @@ class _Loads:
         self._copies = copies
         self._seats = executor._model.seats
         self._good = dict.fromkeys((copy.id for copy in copies), True)
+        self._done: set[int] = set()
 
     def before_layer(self, layer: int) -> None:
+        if layer in self._done:  # two halves ask in turn
+            return
+        self._done.add(layer)
         seat = self._seats[layer]
         for copy in self._copies:
             if copy.group == seat.group:

@@ -20,6 +20,8 @@ from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.cuda.library import Library
 from stepwell_transformers.executor import Executor
+from stepwell_transformers.experts.asked import Asked
+from stepwell_transformers.experts.place import ExpertPlace
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.host_memory import populate, refused
 from stepwell_transformers.locate import locate
@@ -30,6 +32,7 @@ from stepwell_transformers.profile import needed, share_of
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.random_weights import wanted
+from stepwell_transformers.twobatch import HostWatch, overlap_of
 
 LAYOUT = "layers-kv-page-heads-dim-1"
 CPU_CHUNK, CUDA_CHUNK = 256, 8192
@@ -60,12 +63,15 @@ class TransformersRunner(Runner):
                 if device.type == "cuda":
                     nbytes = needed(folder, dtype, random, context.world)
                     check_weights(config.model, nbytes, Device.now(device), config.memory)
-                self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report, group)
+                experts = asked(config, context, device)
+                self._model = PagedModel(folder, config.model, dtype, device, config.fuse, report, group, experts)
             if self._model.spread is not None:
                 has = gib(made_bytes(self._model.model))
                 context.log.info("rank %d of %d has %s of the weights", context.rank, context.world, has)
                 for line in self._model.spread.lines() if context.rank == 0 else ():
                     context.log.info("%s", line)
+            for line in self._model.experts.lines() if self._model.experts and context.rank == 0 else ():
+                context.log.info("%s", line)
             for line in self._model.fused.lines:
                 context.log.info("%s", line)
             self._kernels = self.late_saves = picks_kernels(named(config.attention), device, context.log)
@@ -76,7 +82,7 @@ class TransformersRunner(Runner):
                     report(f"trying the attention of {named(config.attention)}, which may compile kernels")
                 prove(self._model, config.model, kernels=self._kernels)
             self._undo = undo.pop_all()
-        self.preferred_chunk = config.chunk or (CPU_CHUNK if device.type == "cpu" else CUDA_CHUNK)
+        self.preferred_chunk = chunk_of(config, device)
         self.depth = 2
         self.model = ModelInfo(
             name=config.model,
@@ -93,6 +99,8 @@ class TransformersRunner(Runner):
         self._hosts: list[HostPages] = []
 
     def open(self, page_size: int, pages: Mapping[str, int], slots: int, wake: Callable[[], None]) -> None:
+        for line in self._model.experts.tight(self.preferred_chunk, slots) if self._model.experts else ():
+            self._log.warning("%s", line)
         pools = self._pools(page_size, [pages[group.name] for group in self.groups])
         self._shapes = [pool.shape for pool in pools]
         if self._kernels:
@@ -102,7 +110,8 @@ class TransformersRunner(Runner):
                 parts = self._config, self._cache, wake, report, self._log
                 self._executor = cuda_executor(self._model, pools, slots, self.preferred_chunk, *parts)
         else:
-            self._executor = PlainExecutor(self._model, pools, wake, self._log)
+            overlap = overlap_of(self._config.overlap, self._model, HostWatch(), self._log)
+            self._executor = PlainExecutor(self._model, pools, wake, self._log, overlap)
 
     def _pools(self, page_size: int, counts: Sequence[int]) -> list[PagePool]:
         shapes = self._model.shapes(page_size)
@@ -180,6 +189,21 @@ def _summed_once(folder: Path, cache: Path, group: Group) -> str:
     if not group.rank:
         group.least(0)
     return found
+
+
+def chunk_of(config: TransformersConfig, device: torch.device) -> int:
+    """Tokens of prompts that a step has, unless the engine is told otherwise."""
+    return config.chunk or (CPU_CHUNK if device.type == "cpu" else CUDA_CHUNK)
+
+
+def asked(config: TransformersConfig, context: Context, device: torch.device) -> Asked | None:
+    """What a config says about experts; None: each rank has a slice of them."""
+    if config.dispatch == "off":
+        return None
+    decode = None if config.decode_dispatch == "same" else config.decode_dispatch
+    place = ExpertPlace.of(context, device)
+    most = chunk_of(config, device) + ROWS
+    return Asked(config.model, config.dispatch, decode, config.experts, place, most, ROWS, context.log)
 
 
 def own_device(name: str, context: Context) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from stepwell import ConfigError, Full, Row, StepPlan, TableEdit
 from stepwell_kernels import HostPages, PagePool
+from stepwell_kernels.paged import StepShape
 from stepwell_kernels.transfer import Mover, make_movers
 from stepwell_transformers.apart import Report
 from stepwell_transformers.config import TransformersConfig
@@ -24,6 +25,7 @@ from stepwell_transformers.cuda.library import turns
 from stepwell_transformers.cuda.lineup import line_up
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing import Drawer
+from stepwell_transformers.experts.experts import Experts
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.prove import ProofRow
 
@@ -54,11 +56,21 @@ def cuda_executor(
         drawer = Drawer(device, slots, model.vocab)
         drawer.prepare(model.dtype)
         graphs, wanted = None, shapes(config.graphs, slots, chunk)
+        if model.experts is not None:
+            wanted = _captured(wanted, model.experts, log)
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)
         _warm(compute, chunk, report, log)
     return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log)
+
+
+def _captured(wanted: Sequence[StepShape], experts: Experts, log: logging.Logger) -> tuple[StepShape, ...]:
+    """Of shapes of steps those that get a graph where experts are dispatched: decodes, if that can be captured."""
+    kept = tuple(shape for shape in wanted if not shape.prompts and experts.captures(shape.tokens))
+    if wanted and not kept:
+        log.warning("decodes run without CUDA graphs: what dispatches their experts cannot run inside one")
+    return kept
 
 
 def proof(

@@ -13,6 +13,7 @@ from stepwell_transformers.cuda.library import MakeTurn, Turn
 from stepwell_transformers.cuda.lineup import Lineup
 from stepwell_transformers.cuda.state import SlotState
 from stepwell_transformers.drawing.upload import upload
+from stepwell_transformers.experts import Told
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import Paging
 
@@ -71,7 +72,12 @@ class Compute:
     def forward(self, ids: torch.Tensor, step: Step, ready: Ready, turn: Turn | None = None) -> torch.Tensor:
         """The model over a step's tokens; of a turn its rows are planned."""
         paging = self._paging(step, ready)
-        return self.model.forward(ids, step.positions, turn.over(paging) if turn else paging, step.last)
+        told = Told() if self.model.experts is None else Told(bool(step.shape.prompts), real=self._real(step))
+        return self.model.forward(ids, step.positions, turn.over(paging) if turn else paging, step.last, told)
+
+    def _real(self, step: Step) -> torch.Tensor:
+        """Which tokens are no padding."""
+        return step.token_slots != self.state.idle
 
     def _new_buffers(self, tokens: int) -> StepBuffers:
         return StepBuffers(self.model.device, self._rows, tokens, self.state.idle)

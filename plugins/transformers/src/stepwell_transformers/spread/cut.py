@@ -17,6 +17,13 @@ class Readable(Protocol):
         """Some of it."""
 
 
+class Taking(Protocol):
+    """How a rank comes to its part of a weight."""
+
+    def part(self, whole: Readable, shape: Sequence[int], rank: int, size: int) -> torch.Tensor:
+        """What rank `rank` of `size` has of a weight of this shape; a tensor of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A weight cut along one dimension, into as many parts as there are ranks."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from stepwell.models import LayerShape
 from stepwell_transformers.spread import styles
-from stepwell_transformers.spread.cut import Cut
+from stepwell_transformers.spread.cut import Cut, Taking
 from stepwell_transformers.spread.styles import cut_of
 
 KV = {"q_proj", "k_proj", "v_proj"}
@@ -31,7 +31,7 @@ class Plan:
 
     size: int
     styles: Mapping[str, str]
-    cuts: Mapping[str, Cut]
+    cuts: Mapping[str, Taking]
     """By weight; one that several modules share is there once for each."""
     heads: frozenset[str]
     """Attention modules that have some of the heads."""
@@ -55,9 +55,18 @@ class Plan:
             yield f"{len(self.whole)} layers keep the same in pages on each of {self.size} ranks"
 
 
-def plan(model: nn.Module, size: int, layers: Sequence[LayerShape], groups: Sequence[Sequence[int]]) -> Plan:
-    """`layers` and `groups`: what each layer keeps, and which share pools, so that they have the same heads."""
-    return _Planning(model, size, layers).plan(groups)
+def plan(
+    model: nn.Module,
+    size: int,
+    layers: Sequence[LayerShape],
+    groups: Sequence[Sequence[int]],
+    apart: Mapping[str, Taking] | None = None,
+) -> Plan:
+    """`layers` and `groups`: what each layer keeps, and which share pools, so that they have the same heads.
+
+    `apart`: weights that ranks come to in another way, whatever the library's plan says of what they belong to.
+    """
+    return _Planning(model, size, layers, apart or {}).plan(groups)
 
 
 def pattern(name: str) -> str:
@@ -70,8 +79,8 @@ def _numbered(name: str) -> bool:
 
 
 class _Planning:
-    def __init__(self, model: nn.Module, size: int, layers: Sequence[LayerShape]) -> None:
-        self._size, self._layers = size, layers
+    def __init__(self, model: nn.Module, size: int, layers: Sequence[LayerShape], apart: Mapping[str, Taking]) -> None:
+        self._size, self._layers, self._apart = size, layers, apart
         self._modules = dict(model.named_modules())
         self._weights = dict(model.named_parameters(remove_duplicate=False))
         self._attentions = {name: at for name, part in self._modules.items() if (at := _layer(name, part)) is not None}
@@ -94,7 +103,7 @@ class _Planning:
         return Plan(
             self._size,
             {name: style for entries in self._owners.values() for name, style in entries.items()},
-            dict(self._cuts()),
+            {**dict(self._cuts()), **self._apart},
             frozenset(heads),
             frozenset(range(len(self._layers))) - split,
             self._left,
@@ -112,6 +121,8 @@ class _Planning:
         for name, module in self._modules.items():
             if (parts := _latent(module)) is not None:
                 owners[name] = {f"{name}.{part}": "rowwise" if part == "o_proj" else "colwise" for part in parts}
+        for owner in {name.rpartition(".")[0] for name in self._apart}:
+            owners.pop(owner, None)
         self._tie(model, owners)
         return owners
 
