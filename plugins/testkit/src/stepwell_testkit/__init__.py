@@ -20,7 +20,7 @@ from stepwell_testkit.retention import RetentionKit
 from stepwell_testkit.route import RouteKit
 from stepwell_testkit.schedule import KitRequest, KitRunning, KitView, ScheduleKit
 from stepwell_testkit.storage import StorageKit
-from stepwell_testkit.world import Adapter, NumpyAdapter, Threads, World
+from stepwell_testkit.world import Adapter, NumpyAdapter, Threads, TorchAdapter, World
 from stepwell_testkit.write import WriteKit
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "ScheduleKit",
     "StorageKit",
     "Threads",
+    "TorchAdapter",
     "Verdict",
     "World",
     "WriteKit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,21 +19,36 @@ Array = npt.NDArray[Any]
 class Adapter(Protocol):
     """Arrays to a backend's tensors and back. Has to be picklable where the world has processes."""
 
-    def give(self, array: Array) -> Any:
-        """A tensor with these values on the rank's device: float32 tokens and weights, int64 experts."""
+    def give(self, array: Array, dtype: str) -> Any:
+        """A tensor with these values on the rank's device, of `float32`, `bfloat16` or `int64`."""
 
     def take(self, tensor: Any) -> Array:
-        """The values of a tensor."""
+        """The values of a tensor, integers and float32 as they are, other floats as float32."""
 
 
 class NumpyAdapter:
     """For dispatchers that take numpy arrays."""
 
-    def give(self, array: Array) -> Array:
-        return array.copy()
+    def give(self, array: Array, dtype: str) -> Array:
+        return array.astype(dtype)
 
     def take(self, tensor: Array) -> Array:
         return np.asarray(tensor).copy()
+
+
+class TorchAdapter:
+    """For dispatchers that take torch tensors; each rank makes them on `device`, or on its current one."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+
+    def give(self, array: Array, dtype: str) -> Any:
+        torch = import_module("torch")  # where the kit is used without, it need not be installed
+        return torch.tensor(array, dtype=getattr(torch, dtype), device=self._device)
+
+    def take(self, tensor: Any) -> Array:
+        whole = tensor.float() if tensor.is_floating_point() else tensor
+        return np.array(whole.cpu())
 
 
 class World(Protocol):
