@@ -119,6 +119,17 @@ def test_a_rank_that_cannot_start_says_why(spread: Make, tmp_path: Path) -> None
         spread(what="die at once")
 
 
+def test_a_rank_that_is_stopped_while_it_starts_is_the_one_to_blame(
+    spread: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one that waits for it, as all do whose collectives meet."""
+    with pytest.raises(PluginError, match=r"^rank 1 \(pid \d+\) was not ready within 4 s$"):
+        spread(what="stop at once", settings={"ranks.start_s": 4})
+    monkeypatch.setattr("stepwell.engine.ranks.runner.STARTING_SILENT_S", 2.0)
+    with pytest.raises(PluginError, match=r"^rank 1 \(pid \d+\) has not been heard for .+ s before it was ready$"):
+        spread(what="stop at once")
+
+
 def test_what_cannot_be_spread_is_refused(spread: Make) -> None:
     with pytest.raises(ConfigError, match=r"cache.head_shards = 3"):
         spread(settings={"runner.heads": 4, "cache.head_shards": 3})

@@ -65,7 +65,9 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
         return make_storage(chosen, replace(place, name=here), resolved.tiers)
 
     try:
-        Rank(stream, told.rank, joined.world, storage).serve(make(choice, Runner, place))  # type: ignore[type-abstract]
+        rank = Rank(stream, told.rank, joined.world, storage)
+        rank.live()
+        rank.serve(make(choice, Runner, place))  # type: ignore[type-abstract]
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise ConfigError("the engine ended") from None
     except BaseException as error:

@@ -33,6 +33,8 @@ class WildRunner(SimRunner):
             raise ConfigError("runner.model = 'gone': there is no such model")
         if self.what == "die at once":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault.what == "stop at once":
+            os.kill(os.getpid(), signal.SIGSTOP) if mine else time.sleep(600)  # as those who wait for it
 
     def values(self):
         return {"told_by_rank": float(self.rank)}

@@ -31,6 +31,8 @@ PAUSE_S = 2.0
 """A tick that comes so late was held up itself, and says nothing about ranks."""
 SILENT_S = 10.0
 """A rank that is not heard for so long is stopped, or its interpreter is held up."""
+STARTING_SILENT_S = 120.0
+"""The same before it is ready: whatever loads weights may hold an interpreter up for long."""
 BLAME_S = 0.5
 """How long to listen on, when a rank says that it ended, for the death of another that may be why."""
 CLOSE_S = 10.0
@@ -89,10 +91,12 @@ class RanksRunner(Runner):
         """Steps whose loads failed and whose results nobody has seen."""
         self._sure_from = 0
         """From this step on plans were made by somebody who knew of them."""
-        self._serving = False
+        self._serving, self._starting = False, True
         self._closing = self._closed = False
-        self._ticked = time.monotonic()
         self.links = start()
+        self._ticked = time.monotonic()
+        for link in self.links:
+            link.heard_at = self._ticked
         self.calls = Calls(self.links)
         """To the storages of ranks with host memory of their own."""
         self._reader = threading.Thread(target=self._hear, daemon=True, name="stepwell.ranks")
@@ -105,6 +109,7 @@ class RanksRunner(Runner):
         except BaseException:
             self.close()
             raise
+        self._starting = False
         self.model, self.groups, self.preferred_chunk = made.model, made.groups, made.preferred_chunk
         self.depth, self.max_steps, self.late_saves = made.depth, made.max_steps, made.late_saves
         self._budget = made.budget
@@ -212,11 +217,15 @@ class RanksRunner(Runner):
                 if self._verdict is not None:
                     raise self._verdict
                 if not self._news.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
-                    late = next(link for link in self.links if link.rank not in self._replies)
-                    raise PluginError(f"{late.name} {failing} within {wait_s:g} s")
+                    self._verdict = PluginError(f"{self._awaited().name} {failing} within {wait_s:g} s")
             replies = [self._replies[link.rank] for link in self.links]
             self._replies.clear()
         return replies
+
+    def _awaited(self) -> Link:
+        """Whom all wait for: who is not heard any more, since others may wait for it, too; else the first."""
+        late, now = [link for link in self.links if link.rank not in self._replies], time.monotonic()
+        return next((link for link in late if link.silent_s(now) > SLOW_BEATS_S), late[0])
 
     def _begin(self) -> None:
         now = time.monotonic()
@@ -315,10 +324,12 @@ class RanksRunner(Runner):
                 link.heard_at = link.free_at = link.saved_at = now
         if self._suspect is not None and now >= self._suspect[0]:
             return self._end(self._suspect[1])
-        if not self._serving or self._verdict is not None:
-            return None
         silent = max(self.links, key=lambda link: link.silent_s(now))
         silent_s = silent.silent_s(now)
+        if self._starting and silent_s > STARTING_SILENT_S:
+            return self._end(PluginError(f"{silent.name} has not been heard for {silent_s:.1f} s before it was ready"))
+        if not self._serving or self._verdict is not None:
+            return None
         if silent_s > min(SILENT_S, max(self._timeout_s, SLOW_BEATS_S)):
             return self._end(PluginError(f"{silent.name} has not been heard for {silent_s:.1f} s{silent.at()}"))
         late = [(link, what) for link in self.links if (what := link.overdue(now, self._timeout_s))]

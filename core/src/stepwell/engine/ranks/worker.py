@@ -51,11 +51,14 @@ class Rank:
         self._opening = True
         """Until the first plan; before it a descriptor may come."""
 
+    def live(self) -> None:
+        """Say from now on that this process lives, while its runner is being made as well."""
+        threading.Thread(target=self._beat, daemon=True, name="stepwell.beat").start()
+
     def serve(self, runner: Runner) -> None:
         """Until told to close, or until the engine is gone. Raises what the runner raises."""
         self._runner, self._groups = runner, runner.groups
         self._stream.say(Word.MADE, wire.encode(_made(runner)))
-        threading.Thread(target=self._beat, daemon=True, name="stepwell.beat").start()
         poll = select.poll()
         poll.register(self._stream, select.POLLIN)
         poll.register(self._news_read, select.POLLIN)
@@ -138,8 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         recipe = begin(stream.first()[1])
-        runner = recipe.make(Runner)  # type: ignore[type-abstract]
-        Rank(stream, recipe.place.rank, recipe.place.world, made_here).serve(runner)
+        rank = Rank(stream, recipe.place.rank, recipe.place.world, made_here)
+        rank.live()
+        rank.serve(recipe.make(Runner))  # type: ignore[type-abstract]
     except (EOFError, BrokenPipeError):
         status = 1  # the engine is gone
     except BaseException as error:
