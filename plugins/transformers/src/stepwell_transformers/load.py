@@ -26,7 +26,7 @@ from stepwell_transformers.memory import weight_bytes
 from stepwell_transformers.random_weights import wanted
 from stepwell_transformers.refuse import quantisation
 from stepwell_transformers.spread import Plan, install
-from stepwell_transformers.spread.checkpoint import Checkpoint, skeleton
+from stepwell_transformers.spread.checkpoint import MAKING, Checkpoint, skeleton
 
 ROOM = 1.2
 """Of a model's size in host memory: what loading it takes beside it."""
@@ -47,7 +47,7 @@ class Source:
         if (random := wanted(self.name)) is not None:
             return random.make(self.config, self.dtype, device, self.attention).eval()
         more = {"quantization_config": Mxfp4Config(dequantize=True)} if quantisation(self.config) == "mxfp4" else {}
-        with _quiet():
+        with MAKING, _quiet():
             try:
                 model, info = AutoModelForCausalLM.from_pretrained(
                     self.folder,

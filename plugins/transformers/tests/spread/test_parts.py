@@ -180,3 +180,11 @@ def test_a_weight_that_is_never_rounded_is_read_as_it_is(tmp_path: Path) -> None
     assert all(torch.equal(got[name], tensor) for name, tensor in want.items())
     assert found.whole == {0, 1}
     assert want["model.layers.1.self_attn.kv_b_proj.weight"].shape[0] == 2 * (16 + 12)
+
+
+def test_models_made_by_threads_leave_nothing_without_weights_behind() -> None:
+    config = DeepseekV3Config(num_hidden_layers=1, hidden_size=32, vocab_size=64, intermediate_size=32)
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: skeleton(config, torch.float32, "eager"), range(8)))
+    assert all(weight.device.type == "meta" for model in made for weight in model.parameters())
+    assert torch.nn.Linear(2, 2).weight.device.type == "cpu"

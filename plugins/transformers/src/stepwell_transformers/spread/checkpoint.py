@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +26,13 @@ OLDER = (".mlp.", ".block_sparse_moe.")
 """What a module is called now, and in checkpoints of Mixtral."""
 
 
+MAKING = threading.Lock()
+"""Held where a library makes modules: it changes `nn.Module` and torch's own functions for all threads meanwhile."""
+
+
 def skeleton(config: Any, dtype: torch.dtype | None, attention: str) -> Any:
     """A model whose weights are on no device; what it computes from its config is there."""
-    with init_empty_weights(include_buffers=False):
+    with MAKING, init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype or config.dtype, attn_implementation=attention)
     model.tie_weights()
     return model.requires_grad_(False)
