@@ -497,3 +497,16 @@ def test_every_page_answers_under_random_faults() -> None:
             if isinstance(result, Done):
                 assert key < 16 and rig.bytes_of([id]) == [key + 1]
     assert rig.io.close()
+
+
+@pytest.mark.parametrize("told", [OSError("no cable"), {"calls": "many"}, None, [1]])
+def test_a_storage_that_cannot_say_its_numbers_costs_only_those(rig: Rig, told: object) -> None:
+    def values() -> object:
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    rig.storage.values = values  # type: ignore[attr-defined]  # a storage need not count
+    stats = rig.io.values()
+    assert stats["storage_values_failed"] == 1
+    assert stats["storage_late_now"] == 0

@@ -186,3 +186,15 @@ def test_what_each_rank_holds_whole_takes_room_once_a_rank(stored: Stored) -> No
         assert one.parts is not None and isinstance(one.parts.arena, Elsewhere)
         slot = one.parts.arena.regions[0].stride
         assert one.parts.arena.pages == (int(gib * 2**30) // (slot * (2 if heads == 1 else 1)),)
+
+
+def test_a_storage_that_cannot_say_its_numbers_ends_nothing(stored: Stored) -> None:
+    """Its rank goes on saying that it lives, which it does in the same message."""
+    one = stored("count", ranks__timeout_s=1)
+    ask(one, 1)
+    until = time.monotonic() + 10
+    while not {"storage_values_failed", "storage_wild_calls"} <= one.engine.control("stats").keys():
+        assert time.monotonic() < until, "one rank counts, and the other says that it cannot"
+        time.sleep(0.05)
+    time.sleep(2)
+    ask(one, 2)

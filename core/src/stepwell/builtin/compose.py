@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 
 from stepwell.abc.storage import Storage
-from stepwell.engine.counting import Counting
+from stepwell.engine.counting import counted
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.errors import ConfigError, PluginError, StepwellError
 from stepwell.offers import Context, Part, vars_of
@@ -107,8 +107,7 @@ class Member:
     def values(self) -> dict[str, float]:
         """Counters and gauges by the name of the part, of its own parts too."""
         values = {name: value for name, value in self._guard.values().items() if name not in UNCOUNTED}
-        if isinstance(self.storage, Counting):
-            values |= self.storage.values()
+        values |= counted(self.storage)
         return {f"{self._name}_{name}": value for name, value in values.items()}
 
     def contains(self, keys: Sequence[PageKey]) -> list[bool]:

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from stepwell.cache.cache import CacheStats
 from stepwell.engine.attachment import VERBS, Attachment
+from stepwell.engine.counting import counted
 from stepwell.engine.messages import Control, Reply
 from stepwell.engine.parts import Parts
 from stepwell.engine.sinks import Sinks
@@ -67,7 +68,7 @@ class Controls:
             for group, usage in zip(self._parts.runner.groups, usages, strict=True):
                 for kind in ("total", "free", "limbo", "tree_only", "held"):
                     values[f"{tier.value}_pages_{kind}.{group.name}"] = float(getattr(usage, kind))
-        values |= {f"runner_{name}": value for name, value in self._parts.runner.values().items()}
+        values |= {f"runner_{name}": value for name, value in counted(self._parts.runner).items()}
         values["audit_failures"] = float(self.audit_failures)
         values |= self._sinks.values()
         return values | self._attachment.values()

@@ -20,7 +20,7 @@ from stepwell.cache.cache import FetchOp, FetchPlan, StoreOp
 from stepwell.engine.actions import FetchEnded, FetchMoved, Queried, StoreEnded
 from stepwell.engine.apart.client import ApartStorage
 from stepwell.engine.breaker import State
-from stepwell.engine.counting import Counting
+from stepwell.engine.counting import counted
 from stepwell.engine.guard import Guard, IoLimits
 from stepwell.engine.lanes import Lanes
 from stepwell.engine.page_io import PageIO
@@ -117,9 +117,7 @@ class StorageIO:
 
     def values(self) -> dict[str, float]:
         """Counters and gauges by name, for metrics."""
-        values = self._guard.values()
-        if isinstance(self._storage, Counting):
-            values |= self._storage.values()
+        values = self._guard.values() | counted(self._storage)
         return {f"storage_{name}": value for name, value in values.items()}
 
     def health(self) -> dict[str, object]:

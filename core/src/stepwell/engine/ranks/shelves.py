@@ -14,7 +14,7 @@ import msgspec
 
 from stepwell.abc.storage import Storage
 from stepwell.cache.arena import Arena
-from stepwell.engine.counting import Counting
+from stepwell.engine.counting import counted
 from stepwell.engine.page_io import LocalPageIO, PageIO
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.calls import Call, Reply, Verb
@@ -70,8 +70,8 @@ class Shelves:
 
     def values(self) -> dict[int, dict[str, float]]:
         """What storages count."""
-        told = ((number, shelf.storage) for number, shelf in list(self._shelves.items()))
-        return {number: dict(storage.values()) for number, storage in told if isinstance(storage, Counting)}
+        told = {number: counted(shelf.storage) for number, shelf in list(self._shelves.items())}
+        return {number: values for number, values in told.items() if values}
 
     def close(self) -> None:
         """Close what is left, where nothing hangs in it."""

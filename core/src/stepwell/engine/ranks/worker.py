@@ -22,6 +22,7 @@ from stepwell.abc.storage import Storage
 from stepwell.cache.arena import Arena
 from stepwell.cache.mapped import Mapped
 from stepwell.cache.shards import own
+from stepwell.engine.counting import counted
 from stepwell.engine.making import make_storage
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.combine import share
@@ -123,8 +124,8 @@ class Rank:
     def _counts(self) -> dict[int, dict[str, float]]:
         """By storage; the first rank tells of its runner, too."""
         counts = self._shelves.values()
-        if self._rank == 0 and self._runner is not None and (own := self._runner.values()):
-            counts[RUNNER] = dict(own)
+        if self._rank == 0 and (own := counted(self._runner)):
+            counts[RUNNER] = own
         return counts
 
     def _beat(self) -> None:
