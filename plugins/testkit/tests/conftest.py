@@ -22,8 +22,8 @@ def run_class(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         head = "import pytest\nfrom stepwell import *\nfrom stepwell_testkit import *\n"
-        names = "attention, deciding, dispatch, eviction, ranked, remote, retention, route, schedule, storage, write"
-        subjects = f"from kit_subjects import {names}\n"
+        names = "attention, balance, deciding, dispatch, eviction, ranked, remote, retention, route, schedule, storage"
+        subjects = f"from kit_subjects import {names}, write\n"
         pytester.makepyfile(test_subject=head + subjects + source)
         options = ("-p", "stepwell_testkit_pytest", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore")
         return pytester.runpytest_inprocess(*options, *arguments)

@@ -10,6 +10,7 @@ class TestScratch(StorageKit):
 
 from stepwell_testkit.arena import KitArena
 from stepwell_testkit.attention import AttentionAdapter, PagedAttentionKit, PlainAdapter
+from stepwell_testkit.balance import BalanceKit
 from stepwell_testkit.conform import Verdict, conform
 from stepwell_testkit.context import KitContext
 from stepwell_testkit.dispatch import DispatchKit
@@ -26,6 +27,7 @@ from stepwell_testkit.write import WriteKit
 __all__ = [
     "Adapter",
     "AttentionAdapter",
+    "BalanceKit",
     "DispatchKit",
     "EvictionKit",
     "Faults",
