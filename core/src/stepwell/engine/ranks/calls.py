@@ -31,7 +31,7 @@ class Verb(IntEnum):
     PAGES = 2
     """A `pages.Ask`."""
     SCAN = 3
-    """The next batch; answered by nothing at the end."""
+    """The first batch or the next; answered by nothing at the end."""
     DELETE = 4
     CLOSE = 5
 

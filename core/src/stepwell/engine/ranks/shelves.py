@@ -19,7 +19,7 @@ from stepwell.engine.page_io import LocalPageIO, PageIO
 from stepwell.engine.ranks import wire
 from stepwell.engine.ranks.calls import Call, Reply, Verb
 from stepwell.engine.ranks.pages import served
-from stepwell.engine.ranks.storage import keys_of
+from stepwell.engine.ranks.storage import ANEW, keys_of
 from stepwell.engine.ranks.wire import Stream, Word
 from stepwell.engine.spawned import complaint
 from stepwell.errors import PluginError
@@ -37,14 +37,17 @@ class Shelf:
         """Once it is attached."""
         self.listing: Iterator[Sequence[StoredPage]] | None = None
 
-    def listed(self) -> bytes:
-        """The next batch of a scan; nothing at its end, and the next one begins anew."""
-        if self.listing is None:
+    def listed(self, *, anew: bool) -> bytes:
+        """The next batch of a scan; nothing at its end. `anew`: the first, whatever became of the scan before."""
+        if anew:
             self.listing = iter(self.storage.scan())
-        for batch in self.listing:
+        if self.listing is None:
+            raise PluginError("a scan goes on that has not begun, or has ended")
+        listing, self.listing = self.listing, None
+        for batch in listing:
             if batch:
+                self.listing = listing  # one that raised is over
                 return msgspec.msgpack.encode(list(batch))
-        self.listing = None
         return b""
 
 
@@ -107,7 +110,7 @@ class Shelves:
                     raise PluginError("storage is not attached")
                 return served(shelf.pages, call.body)
             case Verb.SCAN:
-                return shelf.listed()
+                return shelf.listed(anew=call.body == ANEW)
             case Verb.DELETE:
                 shelf.storage.delete(keys_of(call.body))
         return b""

@@ -14,6 +14,8 @@ from stepwell.engine.ranks.pages import KEY_BYTES, RanksPageIO
 from stepwell.types import ArenaView, GroupSpec, PageKey, PageResult, PageViews, StoredPage
 
 CLOSE_S = 10.0
+ANEW = b"anew"
+"""Asks for the first batch of a scan, and nothing for the next."""
 ELSEWHERE = "pages lie in the memory of ranks, which move them: ask `pages`"
 
 
@@ -52,7 +54,9 @@ class RanksStorage(Storage):
     def scan(self) -> Iterator[list[StoredPage]]:
         """Of one rank after another: ranks with one store in common list again what nobody deleted meanwhile."""
         for link in self._calls.links:
-            while body := self._calls.all(self._number, Verb.SCAN, {link.rank: b""})[link.rank]:
+            ask = ANEW
+            while body := self._calls.all(self._number, Verb.SCAN, {link.rank: ask})[link.rank]:
+                ask = b""
                 yield msgspec.msgpack.decode(body, type=list[StoredPage])
 
     def values(self) -> Mapping[str, float]:
