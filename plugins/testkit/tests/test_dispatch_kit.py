@@ -47,6 +47,23 @@ class TestSubject(DispatchKit):
     def world(self):
         return Threads(dispatch.group(dispatch.Queues), 10.0)
 """
+PROCESSES = """
+from kit_subjects import pipes
+
+class TestSubject(DispatchKit):
+    lost_s = 5.0
+
+    @pytest.fixture(scope="class")
+    def processes(self, tmp_path_factory):
+        with Processes(pipes.{name}, 3, tmp_path_factory.mktemp("meet"), limit_s=10.0) as processes:
+            yield processes
+
+    @pytest.fixture
+    def world(self, processes):
+        return processes.renewed()
+
+    experts = 9
+"""
 WRONG = [
     ("NotSorted", "tokens_arrive_as_the_format_says"),
     ("NoWeights", "sums_equal_a_plain_loop"),
@@ -115,6 +132,15 @@ def test_right_with_torch_tensors(failing):
 
 def test_right_in_a_world_of_its_own(failing):
     assert failing(WORLD, only="sums or arrive") == set()
+
+
+def test_right_where_ranks_are_processes(failing):
+    assert failing(PROCESSES.format(name="Files"), only="sums or refused or too_late or killed") == set()
+
+
+def test_an_error_of_a_process_is_one_of_the_test(failing):
+    test = "test_sums_equal_a_plain_loop"
+    assert failing(PROCESSES.format(name="Ends"), only=test) == {test}
 
 
 @pytest.mark.parametrize(("name", "test"), WRONG)

@@ -17,6 +17,7 @@ from stepwell_testkit.dispatch import DispatchKit
 from stepwell_testkit.eviction import EvictionKit
 from stepwell_testkit.faults import Faults, FaultyStorage
 from stepwell_testkit.kit import Kit, KitError
+from stepwell_testkit.pool import Processes
 from stepwell_testkit.retention import RetentionKit
 from stepwell_testkit.route import RouteKit
 from stepwell_testkit.schedule import KitRequest, KitRunning, KitView, ScheduleKit
@@ -42,6 +43,7 @@ __all__ = [
     "NumpyAdapter",
     "PagedAttentionKit",
     "PlainAdapter",
+    "Processes",
     "RetentionKit",
     "RouteKit",
     "ScheduleKit",

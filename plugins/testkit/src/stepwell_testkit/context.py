@@ -9,12 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KitContext:
-    """A `stepwell.Context` of one rank on the CPU."""
+    """A `stepwell.Context`, of the only rank on the CPU unless it says otherwise."""
 
     state_dir: Path
     rank: int = 0
     world: int = 1
     meet: str = ""
+    group: int = 0
+    groups: int = 1
+    commons: str = ""
     device: str = "cpu"
     clock: Callable[[], float] = time.monotonic
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.kit"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,14 @@ class World(Protocol):
 
     def run(self, work: Callable[[Dispatcher[Any], int], R]) -> Sequence[R]:
         """`work(dispatcher, rank)` on every rank at once; what each returned. Raises where one does not come back."""
+
+
+@runtime_checkable
+class Mortal(Protocol):
+    """A world whose ranks can be lost; `run` then does without them."""
+
+    def kill(self, rank: int) -> None:
+        """End a rank without any warning."""
 
 
 class Threads:

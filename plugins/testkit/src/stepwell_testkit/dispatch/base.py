@@ -13,7 +13,7 @@ from stepwell import Dispatcher, Format, Traffic
 from stepwell_testkit.dispatch.batch import Batch, drawn, off
 from stepwell_testkit.dispatch.passage import STEPS, Scene, through
 from stepwell_testkit.kit import Kit
-from stepwell_testkit.world import Adapter, Array, NumpyAdapter, Threads, World
+from stepwell_testkit.world import Adapter, Array, Mortal, NumpyAdapter, Threads, World
 
 R = TypeVar("R")
 ALONE = (0,) * STEPS
@@ -125,6 +125,12 @@ class Ranks:
         except BaseException:
             self.whole = False
             raise
+
+    def kill(self, rank: int) -> None:
+        """End a rank without any warning; skips the test where the world has no way to."""
+        if not isinstance(self._world, Mortal):
+            pytest.skip("its ranks cannot be killed")
+        self._world.kill(rank)
 
     @property
     def in_flight(self) -> int:

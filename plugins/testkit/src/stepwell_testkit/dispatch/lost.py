@@ -26,6 +26,13 @@ class Lost(DispatchBase):
         self.check(ranks, batch)
         ranks.run(StaysAway(ranks.scene, batch, steps, closes, self.lost_s))
 
+    def test_a_rank_that_was_killed_is_noticed(self, ranks: Ranks) -> None:
+        self._need_others(ranks)
+        batch = self.batch(22, [min(4, ranks.most)] * ranks.count)
+        self.check(ranks, batch)
+        ranks.kill(ranks.count - 1)
+        ranks.run(StaysAway(ranks.scene, batch, 0, False, self.lost_s))
+
     def test_a_rank_that_comes_too_late_is_told(self, ranks: Ranks) -> None:
         self._need_others(ranks)
         batch = self.batch(21, [min(4, ranks.most)] * ranks.count)
