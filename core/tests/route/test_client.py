@@ -17,7 +17,7 @@ from stepwell.cache.keys import namespace, page_digests
 from stepwell.config import Config
 from stepwell.engine.client import Client, Outputs
 from stepwell.engine.local import LocalClient, LocalEngine
-from stepwell.engine.messages import Hello, KvEvents, Output, Pulse, kv_events
+from stepwell.engine.messages import Hello, KvEvents, KvRun, Output, Pulse, kv_events
 from stepwell.plugins import load
 from stepwell.route import client as routed
 from stepwell.route.client import RoutedClient
@@ -160,3 +160,25 @@ def test_what_a_member_tells_that_came_back_is_kept() -> None:
 
     a, b = asyncio.run(lost_and_back())
     assert (a.got, b.got) == ([], ["r"])
+
+
+@pytest.mark.parametrize("run", [KvRun("attic", "full", True), KvRun("device", "full", True, b"half a key")])
+def test_what_a_member_tells_that_makes_no_sense_is_counted_and_all_it_told_forgotten(run: KvRun) -> None:
+    """The message after that shows that one is missing, so that the member is asked for all it has."""
+    stored = PagesStored(Tier.DEVICE, "full", (bytes(DIGEST_BYTES + TAG_BYTES),), None, PAGE)
+
+    async def told() -> tuple[list[float], int]:
+        member = Member(HELLO)
+        client = RoutedClient({"a": member}, CacheAware())
+        tell, known = member.tell, []
+        for message in (kv_events(0, [stored]), KvEvents(1, (run,)), kv_events(2, [])):
+            member.tell = _nothing
+            tell(message)
+            known.append(client._values()["route_pages"])
+        assert member.tell is not _nothing, "it is followed anew"
+        return known, int(client._values()["route_unread"])
+
+    assert asyncio.run(told()) == ([1, 0, 0], 1)
+
+
+def _nothing(message: KvEvents) -> None: ...

@@ -15,7 +15,7 @@ from stepwell.engine import wire
 from stepwell.engine.client import EngineClient, EngineLost
 from stepwell.engine.gate import Gate
 from stepwell.engine.loop import News, Said
-from stepwell.engine.messages import Abort, Control, Hello, Output, Pulse, Reply, Submit
+from stepwell.engine.messages import Abort, Control, Follow, Hello, KvEvents, Output, Pulse, Reply, Submit
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.schedule.request import Request
 from stepwell.types import Cached, Sampling, TokenLogprob
@@ -108,6 +108,22 @@ async def joined(address: str, silent_s: float = 10.0, plugins: str = "digest") 
 
 
 # --- messages ----------------------------------------------------------------------------------------------------
+
+
+@runs
+async def test_whoever_follows_and_fails_costs_no_answers(address: str, engine: Engine) -> None:
+    told: list[int] = []
+
+    def follow(message: KvEvents) -> None:
+        told.append(message.number)
+        raise ValueError("no tier")
+
+    engine.on = lambda news: [KvEvents(len(told), ())] if isinstance(news, Follow) else echo(news)
+    client = await joined(address)
+    client.follow(follow)
+    await until(lambda: bool(told))
+    assert [output.finish async for output in await client.submit(request("r"))] == [None, "length"]
+    await client.close()
 
 
 def test_b132_every_field_of_a_request_survives_the_wire() -> None:

@@ -375,8 +375,7 @@ class EngineClient:
             case Reply(id=id):
                 self._resolve(id, message)
             case KvEvents():
-                if self._follower is not None:
-                    self._follower(message)
+                self._follow(message)
             case wire.Welcome(instance=instance, hello=hello):
                 self._welcome(instance, hello)
             case wire.Stranger():
@@ -384,6 +383,15 @@ class EngineClient:
                     self._lose("the engine was restarted")
             case wire.Ended(why=why):
                 self._lose(why)
+
+    def _follow(self, message: KvEvents) -> None:
+        """What whoever follows makes of it must not end the answers to requests, which come the same way."""
+        if self._follower is None:
+            return
+        try:
+            self._follower(message)
+        except Exception:
+            self._log.exception("word of what the engine has cached was lost")
 
     def _resolve(self, id: int, reply: Reply) -> None:
         future = self._replies.pop(id, None)

@@ -107,7 +107,7 @@ def _run(event: Event) -> KvRun:
 
 
 def events_of(message: KvEvents, page_tokens: int) -> list[Event]:
-    """The events of a message; where they continue is not told."""
+    """The events of a message; where they continue is not told. ValueError where it says what no engine says."""
     return [_event(run, page_tokens) for run in message.runs]
 
 
@@ -116,6 +116,8 @@ def _event(run: KvRun, page_tokens: int) -> Event:
     if not run.group:
         return TierCleared(tier)
     size = DIGEST_BYTES + TAG_BYTES
+    if len(run.keys) % size:
+        raise ValueError(f"{len(run.keys)} bytes of keys, each of which has {size}")
     keys = tuple([run.keys[at : at + size] for at in range(0, len(run.keys), size)])
     return PagesStored(tier, run.group, keys, None, page_tokens) if run.came else PagesRemoved(tier, run.group, keys)
 

@@ -35,6 +35,8 @@ class RoutedClient:
         self._page = hello.page_size
         self._index = PrefixIndex(hello.page_size, hello.needs)
         self._router = Router(policy, self._index, fault=Faults())
+        self._unread = 0
+        """Messages with events that no engine of ours sends."""
         self._owner: dict[str, str] = {}
         self._lost = {name: member.restarts for name, member in members.items()}
         for name, member in members.items():
@@ -157,7 +159,13 @@ class RoutedClient:
             if self._members.get(name) is not member:
                 return  # it was let go, and nothing is kept of it
             self._forget_lost()  # before a member that came back tells what it has, not at the request after that
-            if not self._index.apply(name, events_of(message, self._page), message.number):
+            try:
+                events = events_of(message, self._page)
+            except ValueError:  # what is known may be wrong from here on; the next message shows that one is missing
+                self._unread += 1
+                self._index.forget(name)
+                return
+            if not self._index.apply(name, events, message.number):
                 member.follow(take)
 
         return take
@@ -180,6 +188,7 @@ class RoutedClient:
             "route_pages": float(len(self._index)),
             "route_pages_unnoted": float(self._index.unnoted),
             "route_gaps": float(self._index.gaps),
+            "route_unread": float(self._unread),
         }
 
 
