@@ -179,7 +179,7 @@ class Experts:
         beside = sum(layer.shared is not None and layer.shared.trusted for layer in self.layers)
         yield (
             f"{self.experts} experts of {len(self.layers)} layers stand in {self.slots} slots, {self.local} a rank; "
-            f"{names.said()} take their tokens there"
+            f"their tokens go through {names.said()}"
         )
         if any(layer.shared is not None for layer in self.layers):
             yield f"shared experts of {beside} layers are computed beside that"

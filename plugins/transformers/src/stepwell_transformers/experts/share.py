@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from stepwell_kernels.collective import Group
 
@@ -27,8 +28,8 @@ class Share:
         if self._group.size == 1 or not tokens:
             return own
         step, hidden = self.most(tokens), own.shape[1]
-        padded = own.new_zeros((step, hidden)) if len(own) < step else own
         if len(own) < step:
-            padded[: len(own)] = own
-        # Side by side is behind each other, for one row.
-        return self._group.all_gather(padded.reshape(1, -1)).view(-1, hidden)[:tokens]
+            own = functional.pad(own, (0, 0, 0, step - len(own)))
+        everything = own.new_empty((self._group.size, step, hidden))
+        self._group.gather(everything, own.contiguous()).wait()
+        return everything.view(-1, hidden)[:tokens]
