@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepwell_kernels.dispatch.permute import by_expert, sum_rows
+from stepwell_kernels.dispatch.permute import by_expert, local, place_rows, sum_rows, to_ranks
 
 
 def experts_of(n: int, top_k: int, count: int, seed: int, missing: float = 0.3) -> np.ndarray:
@@ -65,3 +65,34 @@ def test_the_kernel_sums_as_torch_does(weighted: bool, dtype: torch.dtype) -> No
     out = sums.sum_rows_cuda(*given)
     torch.testing.assert_close(out.cpu(), sum_rows(rows, torch.from_numpy(slots), weights), rtol=1e-2, atol=1e-2)
     assert sums.sum_rows_cuda(given[0], given[1][:0], None).shape == (0, 1100)
+
+
+@pytest.mark.parametrize("n", [0, 1, 40])
+@pytest.mark.parametrize("missing", [0.0, 0.4, 1.0])
+def test_a_token_goes_once_to_each_rank_that_it_has_to_reach(n: int, missing: float) -> None:
+    ranks, share = 4, 3
+    experts = experts_of(n, 5, ranks * share, n, missing)
+    routes = to_ranks(torch.from_numpy(experts), ranks, share)
+    right = [(r, token) for r in range(ranks) for token in range(n) if r in [e // share for e in experts[token]]]
+    assert routes.tokens[: len(right)].tolist() == [token for _, token in right]
+    assert routes.sizes[:, 0].tolist() == [sum(r == rank for r, _ in right) for rank in range(ranks)]
+    assert routes.sizes[:, 1:].flatten().tolist() == [int((experts == e).sum()) for e in range(ranks * share)]
+    for token in range(n):
+        slots = [right.index((r, token)) if (r, token) in right else -1 for r in range(ranks)]
+        assert routes.slots[token].tolist() == slots
+
+
+def test_experts_are_numbered_as_a_rank_has_them() -> None:
+    assert local(torch.tensor([[-1, 0, 3, 5, 6]]), rank=1, share=3).tolist() == [[-1, -1, 0, 2, -1]]
+
+
+def test_the_kernel_places_rows_as_torch_does() -> None:
+    places = pytest.importorskip("stepwell_kernels.dispatch.device.places")
+    there = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokens = torch.randn(6, 1300)[:, :1100]
+    slots = torch.tensor([[0, 5], [-1, 2], [-1, -1], [7, -1], [1, 3], [4, -1]])
+    right, out = torch.zeros(9, 1100), torch.zeros(9, 1100, device=there)
+    place_rows(tokens, slots, right)
+    places.place_rows_cuda(tokens.to(there), slots.to(there), out)
+    assert torch.equal(out.cpu(), right)
+    assert torch.equal(right[5], tokens[0]) and right[6].abs().sum() == 0

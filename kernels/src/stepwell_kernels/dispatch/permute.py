@@ -46,9 +46,55 @@ def sum_rows(rows: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | No
 
         return sum_rows_cuda(rows, slots, weights)
     whole = torch.zeros((len(slots), rows.shape[1]), dtype=torch.float32, device=rows.device)
-    for column in range(slots.shape[1] if len(rows) else 0):
-        slot = slots[:, column]
+    for column, slot in enumerate(slots.unbind(1)):
         (named,) = torch.nonzero(slot >= 0, as_tuple=True)
         part = rows[slot[named]].float()
-        whole[named] += part if weights is None else part * weights[named, column].float()[:, None]
+        whole.index_add_(0, named, part if weights is None else part * weights[named, column].float()[:, None])
     return whole.to(rows.dtype)
+
+
+def place_rows(tokens: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
+    """Copy each token to the rows of `out` that its `slots` [n, top_k] name; -1: none. No row is named twice."""
+    if tokens.device.type == "cuda":
+        from stepwell_kernels.dispatch.device.places import place_rows_cuda
+
+        place_rows_cuda(tokens, slots, out)
+        return
+    for slot in slots.unbind(1):
+        (named,) = torch.nonzero(slot >= 0, as_tuple=True)
+        out[slot[named]] = tokens[named]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Tokens sorted by the ranks that they have to reach, then by token; each once a rank."""
+
+    tokens: torch.Tensor
+    """[ranks * n], int64: which each is; behind the last one 0."""
+    slots: torch.Tensor
+    """[n, ranks], int64: where a token went for each rank; -1: it has no expert there."""
+    sizes: torch.Tensor
+    """[ranks, 1 + experts of a rank], int64: tokens for each rank, and pairs for each of its experts."""
+
+
+def to_ranks(experts: torch.Tensor, ranks: int, share: int) -> Routes:
+    """Where the tokens that `experts` [n, top_k] are for have to go, where each rank has `share` experts."""
+    n = len(experts)
+    there = experts.new_zeros((n, ranks + 1), dtype=torch.bool)
+    there.scatter_(1, torch.where(experts < 0, ranks, experts // share), True)
+    there = there[:, :ranks].t()
+    places = there.reshape(-1).cumsum(0).view(ranks, n) - 1
+    tokens = experts.new_zeros(ranks * n + 1)
+    each = torch.arange(n, device=experts.device).expand(ranks, n)
+    tokens.scatter_(0, torch.where(there, places, ranks * n).reshape(-1), each.reshape(-1))
+    pairs = experts.new_zeros(ranks * share + 1)
+    named = torch.where(experts < 0, ranks * share, experts).reshape(-1)
+    pairs.scatter_add_(0, named, torch.ones_like(named))
+    sizes = torch.cat([there.sum(1, keepdim=True), pairs[:-1].view(ranks, share)], 1)
+    return Routes(tokens[:-1], torch.where(there, places, -1).t(), sizes)
+
+
+def local(experts: torch.Tensor, rank: int, share: int) -> torch.Tensor:
+    """Experts numbered as a rank has them, int64; -1: elsewhere, or none."""
+    here = experts.long() - rank * share
+    return torch.where((experts < 0) | (here < 0) | (here >= share), -1, here)
