@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +24,7 @@ from stepwell.engine.loop import Said
 from stepwell.engine.messages import Pulse
 from stepwell.engine.shell import Shell
 from stepwell.engine.supervise import Child, Lifeline
+from stepwell.private import PrivateFolder
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -52,11 +51,11 @@ def engine_child(
 @contextmanager
 def private_address() -> Iterator[str]:
     """An address that only this user can reach; its folder goes at the end."""
-    folder = tempfile.mkdtemp(prefix="stepwell-")  # mode 0700
+    folder = PrivateFolder()
     try:
-        yield f"ipc://{folder}/engine"
+        yield f"ipc://{folder.path}/engine"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from stepwell.config import Chosen, environment, launched
 from stepwell.engine.making import Place, where
@@ -22,6 +19,7 @@ from stepwell.engine.ranks.wire import Stream, Word
 from stepwell.engine.spawn import recipe_of, spawn, start_of, text_of
 from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Capability, Offer
+from stepwell.private import PrivateFolder
 from stepwell.settings import RankSettings, TierSettings
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -64,16 +62,16 @@ class Meeting:
     """A private folder in which the ranks of one engine find each other."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))  # mode 0700
+        self._folder = PrivateFolder("ranks-")
 
     @property
     def address(self) -> str:
         """What torch.distributed calls an init method."""
-        return f"file://{self._folder}/meet"
+        return f"file://{self._folder.path}/meet"
 
     def close(self) -> None:
         """Remove it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
 
 def start(choice: Chosen, place: Place, ranks: RankSettings, meet: str, count: int) -> list[Link]:
