@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
-from stepwell import PageCopy, Row, Step, StepPlan, StepResult, TokenLogprob
+from stepwell import PageCopy, PeerLost, Row, Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages, PagePool, RaggedRow, load_layer, save
 from stepwell_transformers.executor import Executor, Flight
 from stepwell_transformers.experts import Told
@@ -18,6 +18,7 @@ from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, lay_out
 from stepwell_transformers.sampling import sample
 from stepwell_transformers.slots import Slot
+from stepwell_transformers.together import Inbox, Together
 from stepwell_transformers.twobatch import Overlap, Size
 
 CLOSE_S = 30.0
@@ -33,13 +34,15 @@ class PlainExecutor(Executor):
         wake: Callable[[], None],
         log: logging.Logger,
         overlap: Overlap | None = None,
+        together: Together | None = None,
     ) -> None:
-        """`overlap`: runs steps as two halves where that pays."""
+        """`overlap`: runs steps as two halves where that pays; `together`: with the runners of other groups."""
         self._model, self._pools, self._wake, self._log = model, pools, wake, log
         self._overlap = overlap
         self._hosts: Sequence[HostPages] = []
         self._slots: dict[int, Slot] = {}
-        self._plans: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
+        self._together = together
+        self._plans: Inbox[Flight] = together.inbox(Flight, self._idle) if together else Inbox()
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
         self._worker.start()
 
@@ -63,9 +66,17 @@ class PlainExecutor(Executor):
             while (flight := self._plans.get()) is not None:
                 try:
                     flight.result = self._carry_out(flight.plan)
+                except PeerLost as error:
+                    self._plans.lost = self._plans.lost or error
                 except Exception as error:
                     flight.result = StepResult(flight.plan.number, error=f"{type(error).__name__}: {error}")
+                flight.end = self._plans.lost
                 self._wake()
+
+    def _idle(self, size: Size) -> None:
+        """Take part in a step of other groups."""
+        assert self._model.experts is not None
+        self._model.experts.idle(Told(size.prefill, size.most))
 
     def _carry_out(self, plan: StepPlan) -> StepResult:
         for slot in plan.closes:
@@ -85,31 +96,30 @@ class PlainExecutor(Executor):
     def _compute(self, plan: StepPlan, copies: dict[int, tuple[bool, ...]]) -> StepResult:
         rows, slots = plan.rows, [self._slots[row.slot] for row in plan.rows]
         loads, size = _Loads(self, plan.loads), Size.of(plan.rows)
+        if self._together is not None:
+            size = self._together.agree(size)
 
-        def forward(rows: Sequence[Row], told: Told) -> torch.Tensor:
-            return self._forward(rows, loads.before_layer, told)
-
+        prepare = partial(self._prepare, ready=loads.before_layer)
         if self._overlap is None:
-            logits = forward(rows, Told(size.prefill))
+            logits = prepare(rows)(Told(size.prefill))
         else:
-            logits = torch.cat(self._overlap.forwards(rows, size, forward))
+            logits = torch.cat(self._overlap.forwards(rows, size, prepare))
         answers, logprobs = self._sample(logits, [i for i, row in enumerate(rows) if row.sample], slots)
         return StepResult(plan.number, 1, answers, logprobs, copies | loads.results())
 
-    def _forward(self, rows: Sequence[Row], ready: Callable[[int], None], told: Told) -> torch.Tensor:
-        """The logits of the rows that sample, in order."""
+    def _prepare(self, rows: Sequence[Row], ready: Callable[[int], None]) -> Callable[[Told], torch.Tensor]:
+        """What computes the logits of the rows that sample, in order."""
         device, slots = self._model.device, [self._slots[row.slot] for row in rows]
         tokens = np.concatenate([_tokens(row, slot) for row, slot in zip(rows, slots, strict=True)])
         positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in rows])
         places = torch.from_numpy(positions).to(device)
-        paging = PlainPaging(self._group_steps(rows, slots), self._model.seats, places, ready)
         ends = np.cumsum([row.count for row in rows]) - 1
-        return self._model.forward(
+        return partial(
+            self._model.forward,
             torch.from_numpy(tokens.astype(np.int64)).to(device),
             places,
-            paging,
+            PlainPaging(self._group_steps(rows, slots), self._model.seats, places, ready),
             torch.from_numpy(ends[[i for i, row in enumerate(rows) if row.sample]]).to(device),
-            told,
         )
 
     def _group_steps(self, rows: Sequence[Row], slots: Sequence[Slot]) -> list[GroupStep]:
