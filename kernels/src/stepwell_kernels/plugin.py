@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from stepwell import Capability, Context, Dispatcher, Offer, hookimpl
 from stepwell_kernels.dispatch.config import AutoConfig, CollectiveConfig, LowLatencyConfig, SlowedConfig
 
@@ -56,3 +58,11 @@ def stepwell_dispatchers() -> Iterable[Offer[Dispatcher[torch.Tensor]]]:
         Offer("auto", _auto, AutoConfig),
         Offer("slowed", _slowed, SlowedConfig),
     ]
+
+
+@hookimpl
+def stepwell_benches() -> Iterable[click.Command]:
+    """How fast dispatchers are."""
+    from stepwell_kernels.bench.dispatch import dispatch
+
+    return [dispatch]

@@ -14,6 +14,7 @@ import torch
 
 from stepwell import Dispatched, Dispatcher, Format, PeerLost, Traffic
 from stepwell_kernels.collective import Group, Moving
+from stepwell_kernels.dispatch.direct import Direct
 from stepwell_kernels.dispatch.host import on_host
 from stepwell_kernels.dispatch.permute import Routes, local, sum_rows, to_ranks
 from stepwell_kernels.dispatch.rules import Batch, Rules, Step, share
@@ -93,6 +94,18 @@ class Collective(Dispatcher[torch.Tensor]):
         if self._rules.close():
             self._group.close()
 
+    def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> Direct:
+        """The two exchanges alone, of rows that are ready to be sent, with sizes that are known."""
+        sent = _Sent(tokens, experts, weights, to_ranks(experts, self._group.size, self._share))
+        self._agree(sent)
+        return _Exchanges(
+            self._group,
+            (self._layout.empty(sum(sent.arrive), device=tokens.device), sent.arrive),
+            (self._layout.empty(sum(sent.leave), device=tokens.device), sent.leave),
+            tokens.new_empty((sum(sent.arrive), tokens.shape[1])),
+            tokens.new_empty((sum(sent.leave), tokens.shape[1])),
+        )
+
     def _agree(self, sent: _Sent) -> None:
         """Find out how many rows each rank sends, and to which experts."""
         mine = sent.routes.sizes
@@ -122,3 +135,21 @@ class Collective(Dispatcher[torch.Tensor]):
             sent.moving.wait()
         sent.kept = []
         return sent.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchanges:
+    """See `Collective.direct`."""
+
+    group: Group
+    come: tuple[torch.Tensor, Sequence[int]]
+    go: tuple[torch.Tensor, Sequence[int]]
+    answers: torch.Tensor
+    sums: torch.Tensor
+
+    def dispatch(self) -> None:
+        (come, arrive), (go, leave) = self.come, self.go
+        self.group.all_to_all(come, go, arrive, leave).wait()
+
+    def combine(self) -> None:
+        self.group.all_to_all(self.sums, self.answers, self.go[1], self.come[1]).wait()

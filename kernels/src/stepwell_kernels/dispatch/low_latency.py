@@ -13,6 +13,7 @@ import torch
 
 from stepwell import Dispatched, Dispatcher, Format, Traffic
 from stepwell_kernels.collective import Group, Moving
+from stepwell_kernels.dispatch.direct import Direct
 from stepwell_kernels.dispatch.permute import by_expert, local, place_rows, sum_rows
 from stepwell_kernels.dispatch.rules import Batch, Rules, Step, share
 from stepwell_kernels.dispatch.wire import Rows
@@ -96,7 +97,32 @@ class LowLatency(Dispatcher[torch.Tensor]):
         if self._rules.close():
             self._group.close()
 
+    def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> Direct:
+        """The two exchanges alone, of rows that are ready to be sent."""
+        ranks, room = self._group.size, self._room
+        out = self._layout.empty(room, device=tokens.device)
+        rows = self._layout.empty(ranks, room, device=tokens.device)
+        answers = tokens.new_empty((ranks * room, tokens.shape[1]))
+        return _Exchanges(self._group, out, rows, answers, torch.empty_like(answers))
+
     def _came(self, sent: _Sent) -> torch.Tensor:
         with self._rules.losing():
             sent.moving.wait()
         return sent.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchanges:
+    """See `LowLatency.direct`."""
+
+    group: Group
+    out: torch.Tensor
+    rows: torch.Tensor
+    answers: torch.Tensor
+    sums: torch.Tensor
+
+    def dispatch(self) -> None:
+        self.group.gather(self.rows, self.out).wait()
+
+    def combine(self) -> None:
+        self.group.all_to_all(self.sums, self.answers).wait()

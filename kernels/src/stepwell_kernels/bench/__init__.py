@@ -1,0 +1,1 @@
+"""What the kernels offer to `stepwell bench`."""
