@@ -24,6 +24,8 @@ from stepwell.settings import RankSettings, TierSettings
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 ADVICE = "set ranks.tp = 1"
+MOST_RANKS = 64
+"""Of one group: more than any host has devices, and each is a process."""
 
 
 def device_of(asked: str, ranks: RankSettings, rank: int) -> str:
@@ -49,6 +51,8 @@ def judge(choice: Chosen, ranks: RankSettings) -> None:
     device = getattr(choice.settings, "device", None)
     if Capability.RANKS not in choice.provides:
         raise ConfigError(f"{where(choice)} cannot be spread over ranks.tp = {ranks.tp} ranks: {ADVICE}")
+    if ranks.tp > MOST_RANKS:
+        raise ConfigError(f"ranks.tp = {ranks.tp} is more than the {MOST_RANKS} ranks that one model can have")
     if ranks.launcher == "external" and not ranks.secret:
         raise ConfigError("ranks.launcher = 'external' needs ranks.secret, by which ranks and engine know each other")
     if isinstance(device, str) and ":" in device:
