@@ -158,4 +158,4 @@ def test_what_the_first_rank_counts_is_told_with_the_engine(spread: Make) -> Non
 def test_more_ranks_than_any_host_has_devices_are_refused(spread: Make) -> None:
     """Before the first of them is started."""
     with pytest.raises(ConfigError, match=r"^ranks.tp = 1000 is more than the 64 ranks that one model can have$"):
-        spread(settings={"ranks.tp": 1000, "runner.heads": 1000})
+        spread(settings={"ranks.tp": 1000})
