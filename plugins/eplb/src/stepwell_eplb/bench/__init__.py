@@ -1,0 +1,1 @@
+"""`stepwell bench eplb`."""
