@@ -115,6 +115,6 @@ def _dispatchable(x: torch.Tensor, topk_idx: torch.Tensor, most: int, experts: i
 
 def _shrunk(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """8-bit floats and the scale of each run of 128."""
-    runs = rows.float().view(len(rows), -1, RUN)
+    runs = rows.float().view(len(rows), rows.shape[1] // RUN, RUN)
     scales = runs.abs().amax(-1).clamp(min=1e-4) / 448
     return (runs / scales[..., None]).view_as(rows).to(torch.float8_e4m3fn), scales
