@@ -130,7 +130,7 @@ class Experts:
     def _forward(self, told: Told, tokens: int, *, shares: bool) -> Forward:
         most = self._share.most(tokens if told.most is None else told.most)
         dispatcher, room = self._dispatchers.pick(Exchange(most, told.prefill))
-        return Forward(told, dispatcher, room, max(1, -(-most // room)), shares)
+        return Forward(told, told.over(dispatcher), room, max(1, -(-most // room)), shares)
 
     @property
     def in_flight(self) -> int:

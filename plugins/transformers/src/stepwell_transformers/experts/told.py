@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+    from stepwell import Dispatcher
 
 
 def nothing() -> None:
     """Nobody else wants the device meanwhile."""
 
 
+def same(dispatcher: Dispatcher[Any]) -> Dispatcher[Any]:
+    """Dispatches go through that itself."""
+    return dispatcher
+
+
+def itself(dispatcher: Dispatcher[torch.Tensor]) -> Dispatcher[torch.Tensor]:
+    """Its calls go where all else goes."""
+    return dispatcher
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a model's layers do not hand to their experts; the same on all ranks, but for `turn`."""
+    """What a model's layers do not hand to their experts; the same on all ranks, but for `turn` and `over`."""
 
     prefill: bool = True
     """Whether any rank computes prompts in this step."""
@@ -26,3 +38,7 @@ class Told:
     """[tokens], which of them are no padding; None: all. Padding goes to no expert and is not counted."""
     turn: Callable[[], None] = nothing
     """Lets another batch compute while this one's tokens, or what became of them, are under way."""
+    over: Callable[[Dispatcher[Any]], Dispatcher[Any]] = same
+    """What this batch's dispatches go through on their way to the dispatcher that was picked."""
+    over: Callable[[Dispatcher[torch.Tensor]], Dispatcher[torch.Tensor]] = itself
+    """What its dispatches go through."""
