@@ -125,6 +125,9 @@ class Place:
     rank: int = 0
     world: int = 1
     meet: str = ""
+    group: int = 0
+    groups: int = 1
+    commons: str = ""
     clock: Callable[[], float] = time.monotonic
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.transformers"))
 

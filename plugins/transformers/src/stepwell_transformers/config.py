@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepwell import Dispatcher, PagedAttention, Part
+from stepwell import Capability, Dispatcher, PagedAttention, Part
 from stepwell_transformers.experts.settings import ExpertsSettings
 
 MOST_THREADS = 4096
@@ -50,6 +50,11 @@ class TransformersConfig:
     overlap: Literal["off", "auto"] | int = "off"
     """Whether steps run as two halves, one computing while the other's tokens travel: a number: those of so many tokens
     or more; auto: those of sizes where it was measured to be no slower. Needs a dispatch."""
+
+    @property
+    def provides(self) -> frozenset[Capability]:
+        """Experts are spread over groups, too."""
+        return frozenset() if self.dispatch == "off" else frozenset({Capability.TOGETHER})
 
     def __post_init__(self) -> None:
         self._check_experts()

@@ -15,8 +15,13 @@ class Flight(Step):
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
         self.result: StepResult | None = None
+        self.end: Exception | None = None
+        """Why neither this nor any later step ends well."""
 
     def poll(self) -> StepResult | None:
+        """Raises where nothing can be computed any more."""
+        if self.end is not None:
+            raise self.end
         return self.result
 
 

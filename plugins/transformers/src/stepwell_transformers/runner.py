@@ -21,7 +21,7 @@ from stepwell_transformers.cuda.exact import exact_products
 from stepwell_transformers.cuda.library import Library
 from stepwell_transformers.executor import Executor
 from stepwell_transformers.experts.asked import Asked
-from stepwell_transformers.experts.place import ExpertPlace
+from stepwell_transformers.experts.place import ExpertPlace, together
 from stepwell_transformers.fingerprint import fingerprint
 from stepwell_transformers.host_memory import populate, refused
 from stepwell_transformers.locate import locate
@@ -32,6 +32,7 @@ from stepwell_transformers.profile import needed, share_of
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.random_weights import wanted
+from stepwell_transformers.together import Together
 from stepwell_transformers.twobatch import HostWatch, overlap_of
 
 LAYOUT = "layers-kv-page-heads-dim-1"
@@ -81,6 +82,10 @@ class TransformersRunner(Runner):
                     undo.callback(self._model.library.close)
                     report(f"trying the attention of {named(config.attention)}, which may compile kernels")
                 prove(self._model, config.model, kernels=self._kernels)
+            self._together: Together | None = None
+            if self._model.experts is not None and together(context):
+                self._together = Together(context, context.log)
+                undo.callback(self._together.close)
             self._undo = undo.pop_all()
         self.preferred_chunk = chunk_of(config, device)
         self.depth = 2
@@ -110,8 +115,9 @@ class TransformersRunner(Runner):
                 parts = self._config, self._cache, wake, report, self._log
                 self._executor = cuda_executor(self._model, pools, slots, self.preferred_chunk, *parts)
         else:
-            overlap = overlap_of(self._config.overlap, self._model, HostWatch(), self._log)
-            self._executor = PlainExecutor(self._model, pools, wake, self._log, overlap)
+            least = self._together.least if self._together else None
+            overlap = overlap_of(self._config.overlap, self._model, HostWatch(), self._log, least)
+            self._executor = PlainExecutor(self._model, pools, wake, self._log, overlap, self._together)
 
     def _pools(self, page_size: int, counts: Sequence[int]) -> list[PagePool]:
         shapes = self._model.shapes(page_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +31,11 @@ class Computed:
     tokens: torch.Tensor | None = None
     """The most likely ones, where they are already what the rows' next steps find."""
 
+    @property
+    def slots(self) -> torch.Tensor:
+        """int32 [rows]."""
+        return self.step.slots
+
     def place(self, row: int, decodes: int) -> int:
         """Where a row of a line-up with so many decodes is."""
         return row if row < decodes else row - decodes + self.step.shape.decodes
@@ -49,8 +54,16 @@ class Compute:
         self._buffers = self._new_buffers(rows)
         self._room = rows
 
+    def twin(self) -> Compute:
+        """Another of the same, for steps that are computed in turn with this one's."""
+        return Compute(self.model, self.state, self._paging, self._rows, self.turn)
+
     def run(self, lineup: Lineup, ready: Ready) -> Computed:
         """Enqueue a step, operation by operation."""
+        return self.prepare(lineup, ready)(None)
+
+    def prepare(self, lineup: Lineup, ready: Ready) -> Callable[[Told | None], Computed]:
+        """Send up what a step is; what enqueues its forward."""
         tokens = lineup.decodes + len(lineup.tokens)
         if tokens > self._room:  # steps that are under way read the old ones: memory is reused in a stream's order
             self._room = max(tokens, 2 * self._room)
@@ -61,7 +74,7 @@ class Compute:
             ids = torch.cat([ids, *upload(ids.device, lineup.tokens)])
         if self._turn is not None:
             self._turn.plan(lineup.triples)
-        return Computed(self.forward(ids, step, ready, self._turn), step)
+        return lambda told: Computed(self.forward(ids, step, ready, self._turn, told), step)
 
     def warm(self, tokens: int) -> None:
         """Compile what a prompt of so many tokens needs; it is nobody's, so that nothing is read or written."""
@@ -69,10 +82,13 @@ class Compute:
         step = buffers.step(buffers.fill([(self.state.idle, 0, 0)], 1, tokens))
         self.forward(torch.zeros(tokens, dtype=torch.int32, device=self.model.device), step, lambda layer: None)
 
-    def forward(self, ids: torch.Tensor, step: Step, ready: Ready, turn: Turn | None = None) -> torch.Tensor:
-        """The model over a step's tokens; of a turn its rows are planned."""
-        paging = self._paging(step, ready)
-        told = Told() if self.model.experts is None else Told(bool(step.shape.prompts), real=self._real(step))
+    def forward(
+        self, ids: torch.Tensor, step: Step, ready: Ready, turn: Turn | None = None, told: Told | None = None
+    ) -> torch.Tensor:
+        """The model over a step's tokens; of a turn its rows are planned. `told`: None for one that is alone."""
+        paging, told = self._paging(step, ready), told or Told(bool(step.shape.prompts))
+        if self.model.experts is not None:
+            told = replace(told, real=self._real(step))
         return self.model.forward(ids, step.positions, turn.over(paging) if turn else paging, step.last, told)
 
     def _real(self, step: Step) -> torch.Tensor:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ import torch
 from stepwell import Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages
 from stepwell_kernels.transfer.mover import Mover
-from stepwell_transformers.cuda.compute import Compute
+from stepwell_transformers.cuda.compute import Compute, Computed
 from stepwell_transformers.cuda.graphs import StepGraphs
 from stepwell_transformers.cuda.lander import Lander
 from stepwell_transformers.cuda.lanes import Lanes
@@ -29,6 +30,7 @@ from stepwell_transformers.cuda.transfers import Copying, Transfers
 from stepwell_transformers.drawing import Drawer, Drawn
 from stepwell_transformers.drawing.upload import upload
 from stepwell_transformers.executor import Executor, Flight
+from stepwell_transformers.twobatch.enqueue import InHalves, Joined
 
 CLOSE_S = 30.0
 """How long what runs may take to end when the runner closes."""
@@ -46,7 +48,10 @@ class CudaExecutor(Executor):
         movers: Callable[[Sequence[HostPages]], Sequence[Mover]],
         wake: Callable[[], None],
         log: logging.Logger,
+        halves: InHalves | None = None,
     ) -> None:
+        """`halves`: runs steps as two where that pays."""
+        self._halves = halves
         self._compute, self._graphs, self._lanes, self._movers = compute, graphs, lanes, movers
         self._drawer, self._wake = drawer, wake
         self._transfers = Transfers(compute.model.seats, lanes, log)
@@ -128,9 +133,10 @@ class CudaExecutor(Executor):
 
     def _step(self, lineup: Lineup, loading: Copying) -> Drawn | None:
         """The next token of each row that samples; also left where the row's next step finds it."""
-        computed = self._graphs.replay(lineup, loads=bool(loading.marks)) if self._graphs else None
-        if computed is None:
-            computed = self._compute.run(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
+        if self._halves is None:
+            computed = self._whole(lineup, loading)
+        else:
+            computed = self._halves.run(lineup, loading, self._lanes.compute, partial(self._whole, lineup, loading))
         own = [lineup.rows[at] for at in lineup.sampling]
         if not own:
             return None
@@ -141,8 +147,13 @@ class CudaExecutor(Executor):
         if computed.tokens is not None and self._drawer.plain(slots):
             return Drawn(computed.tokens[at])
         drawn = self._drawer.draw(computed.logits[at], slots, [row.start + row.count for row in own])
-        self._compute.state.last[computed.step.slots[at]] = drawn.tokens.int()
+        self._compute.state.last[computed.slots[at]] = drawn.tokens.int()
         return drawn
+
+    def _whole(self, lineup: Lineup, loading: Copying) -> Computed | Joined:
+        """A step as one batch."""
+        computed = self._graphs.replay(lineup, loads=bool(loading.marks)) if self._graphs else None
+        return computed or self._compute.run(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
 
     # --- on the thread that lands ------------------------------------------------------------------------------
 
@@ -163,13 +174,6 @@ class CudaFlight(Flight):
         self.answers: _Answers | None = None
         self.fault: Exception | None = None
         """Of the step alone."""
-        self._end: Exception | None = None
-
-    def poll(self) -> StepResult | None:
-        """Raises where the device takes no more work."""
-        if self._end is not None:
-            raise self._end
-        return self.result
 
     def land(self, copies: Mapping[int, tuple[bool, ...]], late: RuntimeError | None) -> None:
         """All its work has ended."""
@@ -181,7 +185,7 @@ class CudaFlight(Flight):
 
     def fail(self, error: Exception) -> None:
         """Nor will any other step end well."""
-        self._end = error
+        self.end = error
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,16 @@ class ExpertPlace:
 
     @classmethod
     def of(cls, context: Context, device: torch.device) -> ExpertPlace:
-        """The ranks of a tensor-parallel group, on the device that the model is on."""
-        about = context.clock, context.log, context.state_dir
-        return cls(context.rank, context.world, context.meet, str(device), *about)
+        """The ranks of a tensor-parallel group; where those are one each, the groups that compute together.
+
+        On the device that the model is on.
+        """
+        ranks = context.rank, context.world, context.meet
+        if together(context):
+            ranks = context.group, context.groups, context.commons
+        return cls(*ranks, str(device), context.clock, context.log, context.state_dir)
+
+
+def together(context: Context) -> bool:
+    """Whether several groups share the experts of one model."""
+    return context.world == 1 and context.groups > 1

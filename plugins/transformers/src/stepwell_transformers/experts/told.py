@@ -21,11 +21,6 @@ def same(dispatcher: Dispatcher[Any]) -> Dispatcher[Any]:
     return dispatcher
 
 
-def itself(dispatcher: Dispatcher[torch.Tensor]) -> Dispatcher[torch.Tensor]:
-    """Its calls go where all else goes."""
-    return dispatcher
-
-
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a model's layers do not hand to their experts; the same on all ranks, but for `turn` and `over`."""
@@ -40,5 +35,3 @@ class Told:
     """Lets another batch compute while this one's tokens, or what became of them, are under way."""
     over: Callable[[Dispatcher[Any]], Dispatcher[Any]] = same
     """What this batch's dispatches go through on their way to the dispatcher that was picked."""
-    over: Callable[[Dispatcher[torch.Tensor]], Dispatcher[torch.Tensor]] = itself
-    """What its dispatches go through."""

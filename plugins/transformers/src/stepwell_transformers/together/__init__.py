@@ -3,5 +3,6 @@
 from stepwell_transformers.together.bells import Bells
 from stepwell_transformers.together.inbox import Inbox
 from stepwell_transformers.together.rounds import Agreed, Rounds
+from stepwell_transformers.together.together import Together
 
-__all__ = ["Agreed", "Bells", "Inbox", "Rounds"]
+__all__ = ["Agreed", "Bells", "Inbox", "Rounds", "Together"]

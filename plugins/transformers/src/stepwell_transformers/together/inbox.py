@@ -25,6 +25,8 @@ class Inbox(Generic[T]):
     def __init__(self, rounds: Rounds | None = None, idle: Callable[[bool], None] = lambda call: None) -> None:
         self._queue: queue.SimpleQueue[T | int | None] = queue.SimpleQueue()
         self._rounds, self._idle = rounds, idle
+        self.lost: Exception | None = None
+        """Why this group takes part in no round any more."""
 
     def put(self, step: T | None) -> None:
         """On any thread."""
@@ -35,7 +37,7 @@ class Inbox(Generic[T]):
         self._queue.put(number)
 
     def get(self) -> T | None:
-        """The next step; None: no more, and no other group needs this one any more. Raises what `idle` raises."""
+        """The next step; None: no more, and no other group needs this one any more."""
         while True:
             found = self._queue.get()
             if found is None:
@@ -45,22 +47,27 @@ class Inbox(Generic[T]):
             self._answer(found)
 
     def _answer(self, number: int) -> None:
-        assert self._rounds is not None
-        if number < self._rounds.next:
+        if self.lost is not None or self._rounds is None or number < self._rounds.next:
             return
         if self._queue.empty() or self._rounds.ending:
-            self._idle(False)
+            self._join(call=False)
         else:
             self._queue.put(number)  # behind the steps that wait, one of which may go there
+
+    def _join(self, *, call: bool) -> None:
+        try:
+            self._idle(call)
+        except Exception as error:
+            self.lost = error
 
     def _end(self) -> None:
         """Take part in what the others still compute, until all of them end."""
         if self._rounds is None:
             return
         self._rounds.ending = True
-        self._idle(True)
+        self._join(call=True)
         with suppress(queue.Empty):
-            while not self._rounds.over:
+            while not self._rounds.over and self.lost is None:
                 found = self._queue.get(timeout=END_S)
-                if isinstance(found, int) and found >= self._rounds.next:
-                    self._idle(False)
+                if isinstance(found, int):
+                    self._answer(found)

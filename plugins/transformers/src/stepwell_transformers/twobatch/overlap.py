@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from stepwell import ConfigError, Row
-from stepwell_transformers.experts.told import Told
+from stepwell import ConfigError, Dispatcher, Row
+from stepwell_transformers.experts.told import Told, same
 from stepwell_transformers.twobatch.decide import Size, Way, decide
 from stepwell_transformers.twobatch.pace import From, Measured, Pace, Watch
 from stepwell_transformers.twobatch.split import largest, split
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Prepare = Callable[[Sequence[Row]], Callable[[Told], T]]
 """From rows to their forward, which fails no more for what is wrong with the rows."""
+Over = Callable[[Dispatcher[Any]], Dispatcher[Any]]
 IN_FLIGHT = 2
 """Batches that are between dispatch and combine while two halves take turns."""
 
@@ -27,32 +28,44 @@ IN_FLIGHT = 2
 class Overlap:
     """Of one executor, on the thread that computes."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+    def __init__(self, pace: Pace, overs: tuple[Over, Over] = (same, same)) -> None:
+        """`overs`: what either half's dispatches go through."""
+        self._pace, self._overs = pace, overs
         self._turns = Turns()
         self._broken = ""
 
     def forwards(self, rows: Sequence[Row], size: Size, prepare: Prepare[T]) -> list[T]:
-        """What the forwards of all rows, or of each half, answer; how many there are is the same on all ranks.
+        """What the forwards of all rows, or of each half, answer; how many there are is the same on all ranks."""
+        way = self.way(size, graph=False)
+        halves = None if way is Way.WHOLE else split(rows)
+        if halves is None:
+            whole = prepare(rows)
+            return [self.timed(size, lambda: whole(Told(size.prefill, size.most)), halved=False)]
+        first, second = prepare(halves.first), prepare(halves.second)
+        return self.timed(size, lambda: self.in_turns(size, first, second), halved=True)
 
-        Both halves are prepared before the first one starts. Where one of them fails then, tokens are under way that
-        nobody waits for any more, so that nothing is computed from there on.
-        """
+    def way(self, size: Size, *, graph: bool) -> Way:
+        """How a step runs; `graph`: there is one of halves for it."""
         if self._broken:
             raise RuntimeError(f"an earlier step ended while tokens were on their way to experts ({self._broken})")
-        way = decide(size, wanted=self._pace.wants(size), graph=False)
-        halves = None if way is Way.WHOLE else split(rows)
-        batches = [rows] if halves is None else [halves.first, halves.second]
-        works = [prepare(batch) for batch in batches]
+        return decide(size, wanted=self._pace.wants(size), graph=graph)
+
+    def timed(self, size: Size, work: Callable[[], T], *, halved: bool) -> T:
+        """What `work` answers, which is a step's forward, or enqueues it."""
         self._pace.begin()
-        found = self._taken_in_turns(size, *works) if halves else [works[0](Told(size.prefill, size.most))]
-        self._pace.end(size, halved=halves is not None)
+        found = work()
+        self._pace.end(size, halved=halved)
         return found
 
-    def _taken_in_turns(self, size: Size, first: Callable[[Told], T], second: Callable[[Told], T]) -> list[T]:
-        told = Told(size.prefill, largest(size.most, prefill=size.prefill), turn=self._turns.turn)
+    def in_turns(self, size: Size, first: Callable[[Told], T], second: Callable[[Told], T]) -> list[T]:
+        """What both halves answer; nothing is wrong with their rows.
+
+        Where one of them fails, tokens are under way that nobody waits for any more: nothing is computed from there on.
+        """
+        most = largest(size.most, prefill=size.prefill)
+        one, other = (Told(size.prefill, most, turn=self._turns.turn, over=over) for over in self._overs)
         try:
-            return list(self._turns.run(partial(first, told), partial(second, told)))
+            return list(self._turns.run(partial(first, one), partial(second, other)))
         except Exception as error:
             self._broken = f"{type(error).__name__}: {error}"
             raise
@@ -77,7 +90,7 @@ def overlap_of(
         log.info("steps run as one batch each: %s", why)
         return None
     if setting != "auto":
-        return Overlap(From(setting))
+        return Overlap(From(setting), overs)
 
     def say(choice: str) -> None:
         if not model.group.rank:
