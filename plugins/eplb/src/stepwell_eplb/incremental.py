@@ -62,8 +62,11 @@ class Incremental(Balancer):
         goal = (mean * self._config.target).astype(np.int64)
         budget = self._moves(now.size)
         points = paths(rows, goal, min(budget, rows.experts[0].size))
-        points.append(anew(load.repeat(nodes, axis=0), rows, short_of(goal, rows, points)))
-        return apart(chosen(rows, points, budget), rows).reshape(now.shape)
+        short = short_of(goal, rows, points)
+        if len(short):
+            points.append(anew(load.repeat(nodes, axis=0), rows, short))
+        # What left a rank and came back is back in its slot.
+        return settled(apart(chosen(rows, points, budget), rows), rows.experts).reshape(now.shape)
 
     def _moves(self, slots: int) -> int:
         budget = self._config.budget

@@ -30,7 +30,7 @@ class Rows:
     @classmethod
     def of(cls, experts: Ints, units: Ints) -> Rows:
         """Rows of these experts in these slots; `units` [rows, experts]."""
-        count = counts(experts.reshape(len(units), -1), units.shape[1])
+        count = counts(flat(experts), units.shape[1])
         share = units // np.maximum(count, 1)
         return cls(experts, units, count, share, loads(experts, share))
 
@@ -68,5 +68,10 @@ def counts(slots: npt.NDArray[np.integer], experts: int) -> Ints:
 
 def loads(experts: Ints, share: Ints) -> Ints:
     """What each rank has to do, [rows, ranks]."""
-    rows = len(experts)
-    return np.take_along_axis(share, experts.reshape(rows, -1), axis=1).reshape(experts.shape).sum(axis=2)
+    return np.take_along_axis(share, flat(experts), axis=1).reshape(experts.shape).sum(axis=2)
+
+
+def flat(experts: Ints) -> Ints:
+    """[rows, ranks, slots of a rank] as [rows, slots]; of no rows, too."""
+    rows, ranks, slots = experts.shape
+    return experts.reshape(rows, ranks * slots)

@@ -72,7 +72,7 @@ def greedy(tokens: Ints, slots: int, ranks: int, most: Ints | None = None) -> In
     pack, place = balanced_packing(np.take_along_axis(share, expert, axis=1), ranks)
     placed = np.empty_like(expert)
     np.put_along_axis(placed, pack * (slots // ranks) + place, expert, axis=1)
-    return placed.reshape(len(tokens), ranks, -1)
+    return placed.reshape(len(tokens), ranks, slots // ranks)
 
 
 def _deal(load: Ints, shape: Shape) -> Ints:
@@ -97,13 +97,12 @@ def _insist(rows: Rows, which: Ints, bound: Ints, tokens: Ints, seed: Ints) -> N
     most = np.full_like(tokens, seed.shape[1])
     for _ in range(AGAIN):
         left = np.flatnonzero(some.worst > goal)
+        last = Held.over(Rows.of(seed[which[left]], some.units[left]))
+        apart = last.held.sum(axis=1)
+        most[which[left]] = np.where(last.count > apart, apart, most[which[left]])
+        left = left[most[which[left]].sum(axis=1) >= seed[0].size]
         if not len(left):
             break
-        at = which[left]
-        last = Held.over(Rows.of(seed[at], some.units[left]))
-        apart = last.held.sum(axis=1)
-        most[at] = np.where(last.count > apart, apart, most[at])
-        left = left[most[at].sum(axis=1) >= seed[0].size]
         at = which[left]
         seed[at] = greedy(tokens[at], seed[0].size, seed.shape[1], most[at])
         again = Rows.of(seed[at], some.units[left])
