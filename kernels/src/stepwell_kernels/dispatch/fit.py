@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -38,6 +39,22 @@ def folder(package: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
+def torch_cuda() -> str | None:
+    """The CUDA that torch is built for, such as `13.0`; None without one. Read, since importing torch takes a second."""
+    at = folder("torch")
+    text = (at / "version.py").read_text() if at is not None and (at / "version.py").exists() else ""
+    found = re.search(r"^cuda\b[^=]*= *['\"]([\d.]+)", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def cuda_mismatch(package: str, major: str) -> str | None:
+    """Why a package for a CUDA of this major does not go with the torch that is here."""
+    have = torch_cuda()
+    if have is not None and have.split(".")[0] == major:
+        return None
+    return f"{package} is built for CUDA {major}, and torch here for {'none' if have is None else have}"
+
+
 def loads(library: str) -> bool:
     """Whether the system has it."""
     try:
@@ -47,13 +64,16 @@ def loads(library: str) -> bool:
     return True
 
 
-def finding(offers: str, package: str, why: str | None) -> Finding:
-    """For `stepwell doctor`: nothing is wrong where the package is not there; where it is, it should load."""
+def finding(offers: str, package: str, why: str | None, modules: str = "") -> Finding:
+    """For `stepwell doctor`: nothing is wrong where the package is not there; where it is, it should load.
+
+    `modules`: what is to be imported of it, by commas; else the package itself.
+    """
     if find_spec(package) is None:
         return Finding("ok", f"{package} is not installed, so {offers} cannot be chosen")
     if why is not None:
         return Finding("warn", f"{offers} cannot be used: {why}")
-    command = [sys.executable, "-c", f"import {package}"]
+    command = [sys.executable, "-c", f"import torch, {modules or package}"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PROBE_S)
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,0 +1,27 @@
+"""The kit, on the double."""
+
+import pytest
+
+from stepwell import Capability
+from stepwell_mooncake_ep.config import MooncakeEPConfig
+from stepwell_testkit import DispatchKit, TorchAdapter
+
+
+class TestMooncakeEP(DispatchKit):
+    provides = frozenset({Capability.GRAPH_SAFE})
+    dtype, tolerance, adapter, hidden = "bfloat16", 0.02, TorchAdapter(), 2048
+
+    @pytest.fixture
+    def dispatchers(self, over):
+        return over(MooncakeEPConfig(capacity=6))
+
+
+class TestEightBits(DispatchKit):
+    """What differs by what travels; losses are noticed as above."""
+
+    provides, notices_lost = frozenset({Capability.GRAPH_SAFE}), False
+    dtype, tolerance, adapter, hidden, max_tokens = "bfloat16", 0.08, TorchAdapter(), 2048, 8
+
+    @pytest.fixture
+    def dispatchers(self, over):
+        return over(MooncakeEPConfig(tokens="float8"))
