@@ -66,7 +66,7 @@ def _once(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: ExpertWe
     if rows is None and tokens.device.type == "cpu":
         rows = tuple(order.counts.tolist())
     sent = order.tokens if rows is None else order.tokens[: sum(rows)]
-    return sum_rows(_rows(tokens[sent], order.counts, rows, weights), order.slots, got.weights)
+    return sum_rows(_rows(tokens.index_select(0, sent), order.counts, rows, weights), order.slots, got.weights)
 
 
 def _masked(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: ExpertWeights) -> torch.Tensor:

@@ -48,8 +48,13 @@ def sum_rows(rows: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | No
     whole = torch.zeros((len(slots), rows.shape[1]), dtype=torch.float32, device=rows.device)
     for column, slot in enumerate(slots.unbind(1)):
         (named,) = torch.nonzero(slot >= 0, as_tuple=True)
-        part = rows[slot[named]].float()
-        whole.index_add_(0, named, part if weights is None else part * weights[named, column].float()[:, None])
+        part = rows.index_select(0, slot[named])
+        if weights is not None:
+            part = part * weights[named, column].float()[:, None]
+        if len(named) == len(whole):
+            whole += part
+        else:
+            whole.index_add_(0, named, part.float())
     return whole.to(rows.dtype)
 
 
@@ -60,9 +65,8 @@ def place_rows(tokens: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> 
 
         place_rows_cuda(tokens, slots, out)
         return
-    for slot in slots.unbind(1):
-        (named,) = torch.nonzero(slot >= 0, as_tuple=True)
-        out[slot[named]] = tokens[named]
+    token, column = torch.nonzero(slots >= 0, as_tuple=True)
+    out.index_copy_(0, slots[token, column], tokens.index_select(0, token))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Routes:
 
 
 def to_ranks(experts: torch.Tensor, ranks: int, share: int) -> Routes:
-    """Where the tokens that `experts` [n, top_k] are for have to go, where each rank has `share` experts."""
+    """Where the tokens that `experts` [n, top_k] name have to go, where each rank has `share` experts."""
     n = len(experts)
     there = experts.new_zeros((n, ranks + 1), dtype=torch.bool)
     there.scatter_(1, torch.where(experts < 0, ranks, experts // share), True)
