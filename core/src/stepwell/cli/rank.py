@@ -14,8 +14,9 @@ from stepwell.abc.storage import Storage
 from stepwell.cli.options import read_config, set_option
 from stepwell.config import environment, launched
 from stepwell.engine.making import Place, make, make_storage
-from stepwell.engine.ranks.door import check_alike, door_port, enter
+from stepwell.engine.ranks.door import check_alike, enter
 from stepwell.engine.ranks.start import judge
+from stepwell.engine.ranks.told import check_rank, door_port, host_of
 from stepwell.engine.ranks.wire import Word
 from stepwell.engine.ranks.worker import Rank
 from stepwell.engine.spawned import complaint
@@ -36,11 +37,10 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
     ranks, choice, told = resolved.ranks, resolved.chosen["runner"], launched(environment())
     if ranks.launcher != "external":
         raise ConfigError("stepwell rank is for ranks.launcher = 'external'; with 'own' the engine starts its ranks")
-    if not told.rank:
-        raise ConfigError("$RANK has to say which rank this is, from 1 on: rank 0 is started by the engine")
     judge(choice, ranks)
-    click.echo(f"rank {told.rank} waits for the engine at {told.address or ranks.listen}", err=True)
-    stream, joined = enter(told.address or ranks.listen, door_port(ranks, told), told.rank, os.getpid(), ranks)
+    number, host, port = check_rank(ranks, told), host_of(ranks, told), door_port(ranks, told)
+    click.echo(f"rank {number} waits for the engine at {host}", err=True)
+    stream, joined = enter(host, port, number, os.getpid(), ranks)
     check_alike(choice, joined)
     logging.basicConfig(level=logging.INFO)
     device = getattr(choice.settings, "device", "cpu")
@@ -51,7 +51,7 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
         choice.offer.name,
         device,
         lambda: folder or config.cache_dir,
-        rank=told.rank,
+        rank=number,
         world=joined.world,
         meet=joined.meet,
     )
@@ -65,7 +65,7 @@ def command(path: str | None, sets: tuple[str, ...]) -> None:
         return make_storage(chosen, replace(place, name=here), resolved.tiers)
 
     try:
-        rank = Rank(stream, told.rank, joined.world, storage)
+        rank = Rank(stream, number, joined.world, storage)
         rank.live()
         rank.serve(make(choice, Runner, place))  # type: ignore[type-abstract]
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -17,6 +17,7 @@ import msgspec
 from stepwell.config import Chosen, Launched
 from stepwell.engine.ranks.greet import GREET_S, Greeter, know
 from stepwell.engine.ranks.link import Link, last_words
+from stepwell.engine.ranks.told import check_engine, door_port, host_of
 from stepwell.engine.ranks.wire import Stream, Word
 from stepwell.errors import ConfigError, PluginError
 from stepwell.offers import Part, vars_of
@@ -26,6 +27,8 @@ OWN = ("device", "threads", "model")
 """Settings of a runner that are each host's own; that models are the same is told by their fingerprints."""
 AGAIN_S = 0.2
 TICK_S = 0.25
+SHOWN = 60
+"""Letters of what is no name of a host."""
 GONE = getattr(select, "POLLRDHUP", 0)
 """Where the system tells: that the other end was closed, whatever it still said."""
 
@@ -37,13 +40,6 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     meet: str
     runner: dict[str, str] = {}
     """What the engine's config says of the runner, as `alike` tells it."""
-
-
-def door_port(ranks: RankSettings, told: Launched) -> int:
-    """The port of the engine. ConfigError where nothing says it."""
-    if not ranks.port and told.port is None:
-        raise ConfigError("ranks.port is not set, and neither is $MASTER_PORT to take the next of")
-    return ranks.port or (told.port or 0) + 1
 
 
 def alike(choice: Chosen) -> dict[str, str]:
@@ -70,15 +66,18 @@ class Door:
 
     def __init__(self, choice: Chosen, ranks: RankSettings, told: Launched) -> None:
         """Listen, for ranks of this runner. ConfigError where that is not possible."""
+        check_engine(ranks, told)
         self._ranks, self._runner = ranks, alike(choice)
         port = door_port(ranks, told)
         self._log = logging.getLogger("stepwell.ranks")
-        self.meet = f"tcp://{told.address or ranks.listen}:{told.port or port - 1}"
+        self.meet = f"tcp://{host_of(ranks, told)}:{told.port or port - 1}"
         try:
             self._socket = socket.create_server((ranks.listen, port))
             self._socket.setblocking(False)
         except OSError as error:
             raise ConfigError(f"ranks cannot be listened for at {ranks.listen}:{port} ({error.strerror})") from None
+        except UnicodeError:
+            raise ConfigError(f"ranks.listen = {shorten(ranks.listen)} is no name of a host") from None
 
     def join(self, links: list[Link]) -> list[Link]:
         """These and all ranks that come, in order. Kills them where one does not come in time, or ends meanwhile."""
@@ -139,6 +138,11 @@ class Door:
         self._socket.close()
 
 
+def shorten(text: str) -> str:
+    """A name, or its beginning where nobody wants to read all of it."""
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+
+
 def enter(host: str, port: int, rank: int, pid: int, ranks: RankSettings) -> tuple[Stream, Joined]:
     """Find the engine, waiting for it for `ranks.start_s`. ConfigError where it does not come or knows no secret."""
     until = time.monotonic() + ranks.start_s
@@ -150,6 +154,8 @@ def enter(host: str, port: int, rank: int, pid: int, ranks: RankSettings) -> tup
             if time.monotonic() > until:
                 raise ConfigError(f"no engine listens for ranks at {host}:{port} ({error})") from None
             time.sleep(AGAIN_S)
+        except UnicodeError:
+            raise ConfigError(f"$MASTER_ADDR is {shorten(host)}, which is no name of a host") from None
     try:
         end.settimeout(ranks.start_s)  # it may have work to do before it greets
         know(end, rank, pid, ranks.secret)

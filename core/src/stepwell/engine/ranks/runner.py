@@ -102,10 +102,12 @@ class RanksRunner(Runner):
         self._reader = threading.Thread(target=self._hear, daemon=True, name="stepwell.ranks")
         self._reader.start()
         try:
-            made = agreed([decoded(body, Made) for body in self._all(Word.MADE, start_s, "was not ready")])
-        except (Split, Nonsense) as error:
+            bodies = self._all(Word.MADE, start_s, "was not ready")
+            made = agreed([_made(link, body) for link, body in zip(self.links, bodies, strict=True)])
+        except Split as error:
+            self._end(why := PluginError(str(error)))
             self.close()
-            raise PluginError(str(error)) from None
+            raise why from None
         except BaseException:
             self.close()
             raise
@@ -349,3 +351,10 @@ class RanksRunner(Runner):
         for link in self.links:
             link.kill()
         self.calls.end(self._verdict)
+
+
+def _made(link: Link, body: bytes) -> Made:
+    try:
+        return decoded(body, Made)
+    except Nonsense as what:
+        raise Split(f"{link.name} answered nonsense before it was ready: {what}") from None

@@ -55,6 +55,10 @@ def judge(choice: Chosen, ranks: RankSettings) -> None:
         raise ConfigError(f"ranks.tp = {ranks.tp} is more than the {MOST_RANKS} ranks that one model can have")
     if ranks.launcher == "external" and not ranks.secret:
         raise ConfigError("ranks.launcher = 'external' needs ranks.secret, by which ranks and engine know each other")
+    try:
+        ranks.secret.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("ranks.secret has bytes in it that are no text in UTF-8: give other letters") from None
     if isinstance(device, str) and ":" in device:
         raise ConfigError(
             f"runner.device = {device!r} names one device for {ranks.tp} ranks: leave its number out, "
