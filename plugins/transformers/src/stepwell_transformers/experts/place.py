@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlparse
 
 import torch
 
-from stepwell import Context
+from stepwell import ConfigError, Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class ExpertPlace:
         """
         ranks = context.rank, context.world, context.meet
         if together(context):
+            if urlparse(context.commons).scheme != "file":
+                raise ConfigError(
+                    "runner.dispatch: experts of several groups (ranks.dp) need a place where the groups meet, which "
+                    "`stepwell serve` gives them; set ranks.dp = 1"
+                )
             ranks = context.group, context.groups, context.commons
         return cls(*ranks, str(device), context.clock, context.log, context.state_dir)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlparse
 
-from stepwell import ConfigError, Context
+from stepwell import Context
 from stepwell_kernels.collective import TorchGroup
 from stepwell_transformers.together.bells import Bells
 from stepwell_transformers.together.inbox import Inbox
@@ -25,14 +25,8 @@ class Together:
     """Of one runner, on the thread that computes; `close` on any."""
 
     def __init__(self, context: Context, log: logging.Logger) -> None:
-        """Meet the runners of all groups. ConfigError where they have no place to."""
-        where = urlparse(context.commons)
-        if where.scheme != "file":
-            raise ConfigError(
-                "runner.dispatch: experts of several groups (ranks.dp) need a place where the groups meet, which "
-                "`stepwell serve` gives them; set ranks.dp = 1"
-            )
-        folder = Path(f"{where.path}-bells")
+        """Meet the runners of all groups, at a file of this machine."""
+        folder = Path(f"{urlparse(context.commons).path}-bells")
         folder.mkdir(mode=0o700, exist_ok=True)
         self._bells = Bells(folder, context.group, context.groups, PATIENCE_S)
         self._group = TorchGroup.join(context.commons, context.group, context.groups, "cpu", PATIENCE_S, name="rounds")
