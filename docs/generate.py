@@ -20,7 +20,7 @@ from stepwell import hookspecs
 from stepwell.cli import root
 from stepwell.plugins import Registry, load
 from stepwell.replay.settings import ReplaySettings
-from stepwell.settings import CORE_SECTIONS, DEFAULTS, ROLES
+from stepwell.settings import CORE_SECTIONS, DEFAULTS, INSIDE, ROLES
 
 OUT = Path(__file__).parent / "pages" / "reference"
 CONTRACTS = (
@@ -60,8 +60,9 @@ def configuration(registry: Registry) -> Iterator[str]:
         yield f"## `[{section}]`\n\n{text(kind)}\n\n{settings_table(kind)}\n"
     for section, role in ROLES.items():
         yield from role_section(section, role, registry)
-        if role == "runner":
-            yield from role_section("runner.attention", "attention", registry)
+        for inner, inside in INSIDE.items():
+            if inside.startswith(f"{section}."):
+                yield from role_section(inside, inner, registry)
     for section, kind in {"replay": ReplaySettings, **registry.sections}.items():
         yield f"## `[{section}]`\n\n{text(kind)}\n\n{settings_table(kind)}\n"
 

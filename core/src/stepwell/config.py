@@ -19,7 +19,7 @@ from stepwell.errors import ConfigError
 from stepwell.offers import Capability, Offer, Part, provided
 from stepwell.plugins import Registry, load
 from stepwell.register import kind_of
-from stepwell.settings import CORE_SECTIONS, SECTIONS
+from stepwell.settings import CORE_SECTIONS, INSIDE, SECTIONS
 from stepwell.shown import Shown, printed, shown_section
 from stepwell.sources import (
     DISABLE,
@@ -190,6 +190,10 @@ class Config:
         self._bound.setdefault(section, []).append(part.settings)
         return Chosen(section, part.offer, part.settings, origin)
 
+    def choose_inside(self, section: str, at: At, kind: str, registry: Registry, name: str) -> Part[Any]:
+        """The offer `name` with its settings as they stand below a setting of a section; the rest is not looked at."""
+        return self._part(section, at, kind, registry, name)
+
     def choose_runner(self, registry: Registry) -> Chosen:
         """The runner: as the config says; unset, the only one beside `sim`; `auto` falls back to `sim` with a note."""
         asked = self.use("runner", "")
@@ -222,6 +226,8 @@ class Config:
                 self._judge(section, registry.sections[section])
             elif record or section in SECTIONS:
                 self.notes.append(f"[{section}] ({origin}) is ignored: nothing here uses it")
+            elif section in INSIDE:
+                raise ConfigError(f"{section} ({origin}): no section of its own; write [{INSIDE[section]}]")
             else:
                 raise ConfigError(f"{section} ({origin}): no such section{meant(section, self._known_sections())}")
 

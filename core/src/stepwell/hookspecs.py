@@ -92,13 +92,13 @@ def stepwell_attentions() -> Iterable[Offer[PagedAttention[object]]]:
 
 @hookspec
 def stepwell_dispatchers() -> Iterable[Offer[Dispatcher[object]]]:
-    """Offer dispatch backends, chosen by `[dispatch] use`."""
+    """Offer dispatch backends, chosen by a setting of the runner, such as `[runner] dispatch`."""
     return ()
 
 
 @hookspec
 def stepwell_balancers() -> Iterable[Offer[Balancer]]:
-    """Offer expert balancers, chosen by `[balance] use`."""
+    """Offer expert balancers, chosen by a setting of the runner, such as `[runner] balance`."""
     return ()
 
 

@@ -23,7 +23,7 @@ from stepwell.discover import Found
 from stepwell.markers import PROJECT
 from stepwell.offers import Offer
 from stepwell.records import BROKEN, CONFLICT, INVALID, Record
-from stepwell.settings import CORE_SECTIONS, ROLES
+from stepwell.settings import CORE_SECTIONS, INSIDE, ROLES
 from stepwell.suggest import meant
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def _offers(manager: pluggy.PluginManager, module: ModuleType) -> Iterator[tuple
 def _sections(caller: pluggy.HookCaller) -> dict[str, type]:
     sections = dict(caller()[0])
     for name in sections:
-        if name in CORE_SECTIONS or name in ROLES:
+        if name in CORE_SECTIONS or name in ROLES or name in INSIDE:
             raise Refused(INVALID, f"stepwell_sections names {name}, a section of core's own")
     return sections
 

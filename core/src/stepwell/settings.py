@@ -246,10 +246,15 @@ ROLES: Mapping[str, str] = {
     "prefetch": "prefetch",
     "sink": "sink",
     "route": "route",
-    "dispatch": "dispatch",
-    "balance": "balance",
 }
 """Sections in which `use` chooses an offer, and the kind of that offer."""
+
+INSIDE: Mapping[str, str] = {
+    "attention": "runner.attention",
+    "dispatch": "runner.dispatch",
+    "balance": "runner.balance",
+}
+"""Kinds of offers that a setting of another section chooses, and the table below that setting."""
 
 SECTIONS = (*CORE_SECTIONS, *ROLES, "replay")
 

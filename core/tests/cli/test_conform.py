@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli import conform
+from stepwell.cli.new import written
 from stepwell.cli.probe import ending
 
 from .conftest import Shell
@@ -128,6 +129,21 @@ def test_a_storage_that_cannot_be_had_is_one_sentence(shell: Shell) -> None:
     assert (done.code, done.out, done.err) == (2, "", "Error: storage.url: no well answers\n")
 
 
+def test_what_the_runner_chooses_has_its_settings_there(shell: Shell) -> None:
+    module = next(text for path, text in written("balance", "even").items() if path.endswith("__init__.py"))
+    shell.install("even", module)
+    done = shell.run("doctor", "--conform", "even", "--set", "runner.balance.replicas=2")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("balance 'even' of even (stepwell-even 1.0) conforms; claims tested: none\n")
+    for key, sentence in {
+        "runner.balance.replcas": "runner.balance.replcas (--set runner.balance.replcas): no such setting; did you ",
+        "balance.replicas": "balance (--set balance.replicas): no section of its own; write [runner.balance]",
+    }.items():
+        done = shell.run("doctor", "--conform", "even", "--set", f"{key}=2")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"Error: {sentence}")
+
+
 @pytest.mark.parametrize(("ends", "why"), [("crash", "it ended the process with SIGKILL"), ("hang", "it hung")])
 def test_a_kit_that_does_not_come_back_is_a_failure_of_the_test_under_way(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, why: str
@@ -170,7 +186,7 @@ def until(true: Callable[[], bool]) -> None:
     [
         (("--conform", "foldr"), "--conform foldr: nothing installed offers it; did you mean folder?"),
         (("--conform", "sim"), "--conform sim: there is no kit for a runner; there are kits for storage"),
-        (("--conform", "folder", "--kind", "sink"), "--kind sink: there is no kit for it; have dispatch"),
+        (("--conform", "folder", "--kind", "sink"), "--kind sink: there is no kit for it; have balance, dispatch"),
         (("--conform", "folder", "--kind", "evict"), "--conform folder: nothing installed offers it; have "),
         (("--conform", "folder", "--set", "storage.pth=/x"), "storage.pth (--set storage.pth): no such setting"),
         (("--conform", "folder", "--set", "storage.use=memory"), "storage.use = 'memory' (--set storage.use) is anoth"),

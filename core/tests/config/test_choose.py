@@ -167,9 +167,20 @@ def test_an_unknown_section_is_an_error_with_a_suggestion(make: Make, core: Regi
 
 
 def test_a_known_section_without_use_here_is_a_note(make: Make, core: Registry) -> None:
-    config = make("[dispatch]\nuse = 'x'")
+    config = make("[route]\nuse = 'x'")
     config.finish(core)
-    assert config.notes == ["[dispatch] (site.toml:1) is ignored: nothing here uses it"]
+    assert config.notes == ["[route] (site.toml:1) is ignored: nothing here uses it"]
+
+
+@pytest.mark.parametrize("kind", ["attention", "dispatch", "balance"])
+def test_a_kind_that_the_runner_chooses_is_no_section(make: Make, core: Registry, kind: str) -> None:
+    sentence = f"no section of its own; write [runner.{kind}]"
+    with pytest.raises(ConfigError) as caught:
+        make(f"[cache]\n\n[{kind}]\nuse = 'x'").finish(core)
+    assert str(caught.value) == f"{kind} (site.toml:3): {sentence}"
+    with pytest.raises(ConfigError) as caught:
+        make(sets=[f"{kind}.use=x"]).finish(core)
+    assert str(caught.value) == f"{kind} (--set {kind}.use): {sentence}"
 
 
 def test_b141_sections_of_disabled_plugins_are_kept_and_ignored_with_a_note(make: Make, install: Install) -> None:

@@ -353,6 +353,7 @@ def test_a_section_that_a_plugin_binds_itself(site: Site) -> None:
     [
         ("{'cache': Table}", "invalid", "stepwell_sections names cache, a section of core's own"),
         ("{'storage': Table}", "invalid", "a section of core's own"),
+        ("{'dispatch': Table}", "invalid", "a section of core's own"),
         ("{'web': int}", "invalid", "config of web is not a dataclass"),
         ("{'We b': Table}", "invalid", "'We b' is no name"),
         ("7", "broken", "stepwell_sections: TypeError"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, {subjects!r})
-from kit_subjects import dispatch, eviction, retention, schedule, storage, write
+from kit_subjects import balance, eviction, pipes, retention, schedule, storage, write
 from stepwell import Capability, NoConfig, Offer
 from stepwell_testkit import conform
 
@@ -32,8 +32,7 @@ FILES = Capability.PERSISTENT, Capability.SHARED, Capability.DELETES, Capability
 def files(cls, *provides):
     return Offer("subject", lambda config, context: cls(config.root / "pages"), Folder, provides=frozenset(provides))
 
-mesh = dispatch.Mesh(4)
-ranks = Offer("subject", lambda config, context: dispatch.Queues(mesh, context.rank, 8))
+ranks = Offer("subject", lambda config, context: pipes.Files(context))
 def run(number, *subject):
     folder = Path({folder!r}) / str(number)
     folder.mkdir()
@@ -69,11 +68,12 @@ def test_right_offers_conform(run):
         "'retain', simple(retention.Ends), NoConfig()",
         "'schedule', simple(schedule.Longest), NoConfig()",
         "'dispatch', ranks, NoConfig()",
+        "'balance', simple(balance.Rounds), NoConfig()",
         "'storage', simple(storage.Plain), NoConfig()",
         "'storage', files(storage.Files, *FILES), Folder",
     )
     assert done.status == 0, done.text
-    assert done.text.count(" passed") == 7
+    assert done.text.count(" passed") == 8
     assert "warning" not in done.text
 
 

@@ -50,14 +50,12 @@ class TestSubject(DispatchKit):
 PROCESSES = """
 from kit_subjects import pipes
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with Processes(pipes.{name}, 3, tmp_path_factory.mktemp("meet"), limit_s=20.0) as processes:
+        yield processes
+
 class TestSubject(DispatchKit):
-    lost_s = 5.0
-
-    @pytest.fixture(scope="class")
-    def processes(self, tmp_path_factory):
-        with Processes(pipes.{name}, 3, tmp_path_factory.mktemp("meet"), limit_s=10.0) as processes:
-            yield processes
-
     @pytest.fixture
     def world(self, processes):
         return processes.renewed()

@@ -20,6 +20,7 @@ from stepwell.engine.supervise import die_with
 from stepwell.errors import ConfigError, StepwellError
 from stepwell.offers import Offer, provided
 from stepwell.plugins import KINDS, Registry
+from stepwell.settings import INSIDE
 from stepwell.suggest import meant
 
 KITS = "stepwell_testkit"
@@ -101,6 +102,8 @@ def _chosen(
     config: Config, registry: Registry, kind: str, name: str, path: str | None, sets: Sequence[str], folder: Path
 ) -> tuple[Offer[Any], Callable[[Path], object]]:
     """The offer with what it can do by its settings, and those settings for a folder of each test's own."""
+    if kind in INSIDE:
+        return _inside(config, registry, kind, name)
     used = config.use(kind, name)
     if used not in (name, AUTO):
         origin = config.origin(kind, "use")
@@ -116,6 +119,14 @@ def _chosen(
         return replace(chosen.settings, **{one: where / one for one in own}) if own else chosen.settings
 
     return offer, settings
+
+
+def _inside(config: Config, registry: Registry, kind: str, name: str) -> tuple[Offer[Any], Callable[[Path], object]]:
+    """The same for an offer that a setting of another section chooses."""
+    section, *at = INSIDE[kind].split(".")
+    part = config.choose_inside(section, tuple(at), kind, registry, name)
+    config.finish(registry)
+    return replace(part.offer, provides=part.provides), lambda where: part.settings
 
 
 def _folders(settings: type) -> list[str]:

@@ -12,6 +12,7 @@ import click
 
 from stepwell import __version__
 from stepwell.errors import ConfigError
+from stepwell.settings import INSIDE
 
 KINDS = {
     "storage": ("storage", "A storage backend for Stepwell."),
@@ -21,9 +22,12 @@ KINDS = {
     "schedule": ("schedule", "A schedule policy for Stepwell."),
     "route": ("route", "A route policy for Stepwell."),
     "dispatch": ("dispatch", "A dispatch backend for Stepwell."),
+    "balance": ("balance", "An expert balancer for Stepwell."),
     "command": ("", "A command for Stepwell."),
 }
-"""What can be written: the section that chooses it, and the summary."""
+"""What can be written: the kind of its offer, and the summary."""
+
+NUMPY = ', "numpy>=1.26"'
 
 
 @click.command()
@@ -63,7 +67,7 @@ def plain(name: str) -> str:
 
 def written(kind: str, name: str) -> dict[str, str]:
     """The files of the plugin, by their path in its folder."""
-    section, summary = KINDS[kind]
+    offers, summary = KINDS[kind]
     short = plain(name)
     major, minor = __version__.split(".")[:2]
     words = {
@@ -71,11 +75,11 @@ def written(kind: str, name: str) -> dict[str, str]:
         "module": f"stepwell_{short.replace('-', '_')}",
         "distribution": f"stepwell-{short}",
         "title": "".join(part.capitalize() for part in short.split("-")),
-        "section": section,
+        "section": INSIDE.get(offers, offers),
         "summary": summary,
         "api": f"{major}.{minor}",
         "next": f"{major}.{int(minor) + 1}",
-        "more": {"command": ', "click>=8.1"', "dispatch": ', "numpy>=1.26"'}.get(kind, ""),
+        "more": {"command": ', "click>=8.1"', "dispatch": NUMPY, "balance": NUMPY}.get(kind, ""),
     }
     words["usage"] = _filled("usage_command.txt" if kind == "command" else "usage.txt", words)
     return {

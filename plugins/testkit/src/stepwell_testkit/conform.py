@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 from uuid import uuid4
 
+import numpy as np
 import pytest
 
-from stepwell import Capability, ConfigError, Offer
+from stepwell import Capability, ConfigError, Dispatcher, Offer
 from stepwell_testkit.context import KitContext
-from stepwell_testkit.together import at_once
+from stepwell_testkit.pool import Processes
 
 HEAD = """\
 import pytest
 from stepwell import Capability
-from stepwell_testkit import {kit}
+from stepwell_testkit import {kit}, NumpyAdapter, TorchAdapter
 
 
 class TestOffer({kit}):
@@ -37,9 +39,11 @@ AGAIN = """\
         return conform_make
 """
 RANKS = """\
+    adapter = {adapter}()
+
     @pytest.fixture
-    def dispatchers(self, conform_ranks):
-        return conform_ranks(4)
+    def world(self, conform_world):
+        return conform_world
 """
 TEXTS: Mapping[str, tuple[str, str]] = {
     "storage": ("StorageKit", ONE.format(fixture="storage")),
@@ -49,8 +53,11 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "schedule": ("ScheduleKit", ONE.format(fixture="policy")),
     "route": ("RouteKit", ONE.format(fixture="policy")),
     "dispatch": ("DispatchKit", RANKS),
+    "balance": ("BalanceKit", ONE.format(fixture="balancer")),
 }
-"""By the config table that chooses such an offer."""
+"""By the kind of the offer."""
+
+RANKS_OF_A_KIT = 4
 
 Settings = object | Callable[[Path], object]
 
@@ -79,7 +86,7 @@ def conform(
 ) -> int:
     """Run the kit of `kind` on what `offer` makes; answers pytest's exit status, 0 where the offer conforms.
 
-    `kind` is the config table (`storage`, `evict`, `write`, `retain`, `schedule`, `route`, `dispatch`). `settings` is
+    `kind` is one of `storage`, `evict`, `write`, `retain`, `schedule`, `route`, `dispatch`, `balance`. `settings` is
     an instance of `offer.config`, or makes one for a folder of each test's own: give that for a store with a folder
     among its settings. EVICTS is tested only where `limit_bytes` says when a store of these settings is full. The test
     file that runs, and all that its tests write, stands in `tmp_path` afterwards. `report` hears of each test.
@@ -90,6 +97,8 @@ def conform(
     provides = tested(offer, limit_bytes)
     if kind == "storage" and provides & {Capability.PERSISTENT, Capability.SHARED}:
         body += AGAIN
+    if kind == "dispatch":
+        body = body.format(adapter="TorchAdapter" if _takes_torch(offer, settings, tmp_path) else "NumpyAdapter")
     head = HEAD.format(
         kit=kit,
         provides=", ".join(f"Capability.{flag.name}" for flag in sorted(provides, key=lambda flag: flag.name)),
@@ -104,14 +113,25 @@ def conform(
     # It also finds the pytest plugin imported already, which is no matter.
     arguments += ["--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-q"]
     plugins = ["-p", "no:cacheprovider", "-p", "stepwell_testkit_pytest"]
-    hearers = [_Subject(offer, settings), *([_Hearer(report)] if report else [])]
-    return int(pytest.main([*arguments, *plugins, str(test)], plugins=hearers))
+    made = partial(offer.make, settings(tmp_path) if callable(settings) else settings)
+    with Processes(made, RANKS_OF_A_KIT, tmp_path) as processes:  # none is started where no test asks for them
+        hearers = [_Subject(offer, settings, processes), *([_Hearer(report)] if report else [])]
+        return int(pytest.main([*arguments, *plugins, str(test)], plugins=hearers))
 
 
 def tested(offer: Offer[Any], limit_bytes: int = 0) -> frozenset[Capability]:
     """The claims of an offer that a kit tests."""
-    untested = {Capability.APART, *(() if limit_bytes else (Capability.EVICTS,))}
+    untested = {Capability.APART, Capability.GRAPH_SAFE, *(() if limit_bytes else (Capability.EVICTS,))}
     return offer.provides - untested
+
+
+def _takes_torch(offer: Offer[Any], settings: Settings, folder: Path) -> bool:
+    """Whether a dispatcher is declared to be of other tensors than arrays, as `Dispatcher[Tensor]` says it."""
+    made = offer.make(settings(folder) if callable(settings) else settings, KitContext(folder))
+    made.close()
+    bases = [base for cls in type(made).__mro__ for base in getattr(cls, "__orig_bases__", ())]
+    tensor = next((get_args(base)[0] for base in bases if get_origin(base) is Dispatcher), np.ndarray)
+    return (get_origin(tensor) or tensor) is not np.ndarray
 
 
 @dataclass(frozen=True)
@@ -155,6 +175,7 @@ class _Subject:
 
     offer: Offer[Any]
     settings: Settings
+    processes: Processes
 
     @pytest.fixture
     def conform_make(self, tmp_path: Path, context: KitContext) -> Callable[[], Any]:
@@ -162,10 +183,5 @@ class _Subject:
         return lambda: self.offer.make(settings, context)
 
     @pytest.fixture
-    def conform_ranks(self, tmp_path: Path, context: KitContext) -> Callable[[int], list[Any]]:
-        settings = self.settings(tmp_path) if callable(self.settings) else self.settings
-
-        def make(ranks: int) -> list[Any]:
-            return at_once(lambda rank: self.offer.make(settings, replace(context, rank=rank, world=ranks)), ranks)
-
-        return make
+    def conform_world(self) -> Processes:
+        return self.processes.renewed()

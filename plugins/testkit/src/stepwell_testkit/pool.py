@@ -60,14 +60,14 @@ class Processes:
             self._end()
         if not self._workers:
             context = mp.get_context(self._start)
-            self._workers = [_Worker(context, rank) for rank in range(self._count)]
+            self._workers = [_Worker(context, rank, self._make) for rank in range(self._count)]
         self._meetings += 1
         meet = (self._folder / f"meet-{self._meetings}").as_uri()
         places = [
             KitContext(self._folder, rank=rank, world=self._count, meet=meet, device=self._device)
             for rank in range(self._count)
         ]
-        self._ask([_Renew(self._make, place) for place in places])
+        self._ask(places)
         return self
 
     def run(self, work: Callable[[Dispatcher[Any], int], R]) -> list[R]:
@@ -104,12 +104,12 @@ class Processes:
 class _Worker:
     """The parent's end of one rank."""
 
-    def __init__(self, context: Any, rank: int) -> None:
+    def __init__(self, context: Any, rank: int, make: Make) -> None:
         self.rank = rank
         self.well = True
         self.lives = True
         self.ear, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_serve, args=(theirs, rank), daemon=True)
+        self._process: BaseProcess = context.Process(target=_serve, args=(theirs, rank, make), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -134,18 +134,8 @@ class _Worker:
         self._process.join(ENDING_S)
 
 
-class _Renew:
-    """Makes a rank's dispatcher."""
-
-    def __init__(self, make: Make, place: KitContext) -> None:
-        self._make, self._place = make, place
-
-    def made(self) -> Dispatcher[Any]:
-        return self._make(self._place)
-
-
-def _serve(ear: Connection, rank: int) -> None:
-    """Be a rank: do what comes, until the parent is gone."""
+def _serve(ear: Connection, rank: int, make: Make) -> None:
+    """Be a rank: make a dispatcher for a place, and do with it what comes, until the parent is gone."""
     dispatcher: Dispatcher[Any] | None = None
     parent = os.getppid()
     while True:
@@ -158,8 +148,8 @@ def _serve(ear: Connection, rank: int) -> None:
         except EOFError:
             return
         try:
-            if isinstance(work, _Renew):
-                dispatcher = work.made()
+            if isinstance(work, KitContext):
+                dispatcher = make(work)
                 answer: tuple[bool, Any] = True, None
             else:
                 answer = True, work(dispatcher, rank)

@@ -14,6 +14,8 @@ from stepwell import PeerLost
 class Files(Queues):
     """Queues that are folders."""
 
+    in_flight = 1
+
     def __init__(self, context) -> None:
         super().__init__(Mesh(context.world), context.rank)
         self.folder = Path(urlparse(context.meet).path)
