@@ -20,7 +20,7 @@ from stepwell_transformers.apart import silent
 from stepwell_transformers.dequantise import from_gguf
 from stepwell_transformers.geometry import geometry
 from stepwell_transformers.load import Source
-from stepwell_transformers.model import plan_or_refuse
+from stepwell_transformers.model import PagedModel, plan_or_refuse
 
 CPU = torch.device("cpu")
 WEIGHT = "model.layers.1.self_attn.o_proj.weight"
@@ -76,8 +76,22 @@ def test_a_config_of_more_weights_is_refused(ranks: int, tiny: Callable[[str], P
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_config_of_other_shapes_is_refused(ranks: int, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied(tiny("llama"), tmp_path / "small", intermediate_size=128)
-    with pytest.raises(ConfigError, match=r"runner\.model: the weights in .* cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"of another shape: 6, model\.layers\.0\.mlp\.down_proj\.weight"):
         load(folder, ranks)
+
+
+def test_experts_of_other_shapes_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """That library makes one weight of those of all experts while it reads them."""
+    folder = copied(tiny("qwen3-moe"), tmp_path / "small", moe_intermediate_size=16)
+    with pytest.raises(ConfigError, match=r"mlp\.experts\.down_proj"):
+        load(folder, 1)
+
+
+def test_a_config_that_cannot_be_read_says_of_which_field_and_why(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied(tiny("llama"), tmp_path / "small", num_hidden_layers="two")
+    with pytest.raises(ConfigError, match=r"num_hidden_layers.*expected int.*two") as failure:
+        PagedModel(folder, "small", None, CPU)
+    assert "\n" not in str(failure.value)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

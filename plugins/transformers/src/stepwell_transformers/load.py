@@ -57,6 +57,7 @@ class Source:
                     use_safetensors=True,
                     trust_remote_code=False,
                     output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # it would only say that there are some
                     **more,
                 )
             except Exception as error:  # that library raises whatever its parts raise
@@ -116,5 +117,6 @@ def _quiet() -> Iterator[None]:
 
 
 def line(error: Exception) -> str:
-    """The first line of an error, which may have none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error, which may have none; with the next where that says what the first announces."""
+    first, *others = [one.strip() for one in str(error).splitlines() if one.strip()] or [type(error).__name__]
+    return f"{first} {others[0]}" if first.endswith(":") and others else first
