@@ -101,7 +101,7 @@ class PlainExecutor(Executor):
 
         prepare = partial(self._prepare, ready=loads.before_layer)
         if self._overlap is None:
-            logits = prepare(rows)(Told(size.prefill))
+            logits = prepare(rows)(Told(size.prefill, size.most))
         else:
             logits = torch.cat(self._overlap.forwards(rows, size, prepare))
         answers, logprobs = self._sample(logits, [i for i, row in enumerate(rows) if row.sample], slots)

@@ -96,6 +96,11 @@ class Wires:
     queues: dict[tuple[str, int, int], SimpleQueue[Any]] = field(default_factory=lambda: defaultdict(SimpleQueue))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def part(self) -> Part[Dispatcher[Any]]:
+        """As a config has it."""
+        return Part(Offer("threads", ThreadDispatcher, Wires), self)
+
     def queue(self, what: str, source: int, target: int) -> SimpleQueue[Any]:
         with self.lock:
             return self.queues[what, source, target]
@@ -174,10 +179,6 @@ class ThreadDispatcher(Dispatcher[torch.Tensor]):
         return (rows * handle.weights[..., None]).sum(1)
 
 
-def dispatch(wires: Wires) -> Part[Dispatcher[Any]]:
-    return Part(Offer("threads", ThreadDispatcher, Wires), wires)
-
-
 # --- runners over it -------------------------------------------------------------------------------------------------
 
 
@@ -187,9 +188,7 @@ class Ranks:
     def __init__(self, folder: Path, place: Any, driver_of: Any, wires: Wires, **settings: Any) -> None:
         self.wires, self.logits = wires, [[] for _ in range(wires.size)]
         self._pool = ThreadPoolExecutor(wires.size)
-        config = TransformersConfig(
-            model=str(folder), dtype="float32", device="cpu", dispatch=dispatch(wires), **settings
-        )
+        config = TransformersConfig(model=str(folder), dtype="float32", device="cpu", dispatch=wires.part, **settings)
         meet = (folder / f"meet-{id(self)}").as_uri()
         places = [replace(place, rank=rank, world=wires.size, meet=meet) for rank in range(wires.size)]
         self.runners = list(self._pool.map(lambda one: TransformersRunner(config, one), places))

@@ -28,6 +28,7 @@ from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.experts.experts import Experts
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.prove import ProofRow
+from stepwell_transformers.twobatch.assemble import in_halves
 
 
 def cuda_executor(
@@ -61,8 +62,9 @@ def cuda_executor(
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)
+        halves = in_halves(compute, config, wanted, own, partial(CudaLane, device, -1), report, log)
         _warm(compute, chunk, report, log)
-    return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log)
+    return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log, halves)
 
 
 def _captured(wanted: Sequence[StepShape], experts: Experts, log: logging.Logger) -> tuple[StepShape, ...]:

@@ -77,6 +77,7 @@ def overlap_of(
     watch: Watch[Any],
     log: logging.Logger,
     least: Callable[[int], int] | None = None,
+    overs: tuple[Over, Over] = (same, same),
 ) -> Overlap | None:
     """As a config asks for it. ConfigError where it named a size, and it cannot be had; auto then does without.
 
@@ -96,7 +97,7 @@ def overlap_of(
         if not model.group.rank:
             log.info("overlap: %s", choice)
 
-    return Overlap(Measured(least or (lambda own: model.group.least(own)[0]), watch, say))
+    return Overlap(Measured(least or (lambda own: model.group.least(own)[0]), watch, say), overs)
 
 
 def _lacking(model: PagedModel) -> str | None:

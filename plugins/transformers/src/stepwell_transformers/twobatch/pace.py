@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
+import torch
+
 from stepwell_transformers.twobatch.decide import Size
 
 M = TypeVar("M")
@@ -76,6 +78,19 @@ class HostWatch(Watch[float]):
 
     def between(self, begin: float, end: float) -> float:
         return end - begin
+
+
+class DeviceWatch(Watch[torch.cuda.Event]):
+    """Of work on a device: by events on the stream that is current."""
+
+    def now(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()  # type: ignore[no-untyped-call]
+        return event
+
+    def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        end.synchronize()  # type: ignore[no-untyped-call]
+        return float(begin.elapsed_time(end)) / 1e3  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True)
