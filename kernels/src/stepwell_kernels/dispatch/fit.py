@@ -40,7 +40,7 @@ def folder(package: str) -> Path | None:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA that torch is built for, such as `13.0`; None without one. Read, since importing torch takes a second."""
+    """The CUDA that torch is built for, such as `13.0`; None without one. It is read: an import takes a second."""
     at = folder("torch")
     text = (at / "version.py").read_text() if at is not None and (at / "version.py").exists() else ""
     found = re.search(r"^cuda\b[^=]*= *['\"]([\d.]+)", text, re.MULTILINE)
