@@ -19,7 +19,7 @@ from stepwell.errors import ConfigError
 from stepwell.offers import Capability, Offer, Part, provided
 from stepwell.plugins import Registry, load
 from stepwell.register import kind_of
-from stepwell.settings import CORE_SECTIONS, INSIDE, SECTIONS
+from stepwell.settings import CORE_SECTIONS, INSIDE, SECTIONS, UNUSED
 from stepwell.shown import Shown, printed, shown_section
 from stepwell.sources import (
     DISABLE,
@@ -225,7 +225,7 @@ class Config:
             elif registry and section in registry.sections:
                 self._judge(section, registry.sections[section])
             elif record or section in SECTIONS:
-                self.notes.append(f"[{section}] ({origin}) is ignored: nothing here uses it")
+                self.notes.append(f"[{section}] ({origin}) is ignored: {UNUSED.get(section, 'nothing here uses it')}")
             elif section in INSIDE:
                 raise ConfigError(f"{section} ({origin}): no section of its own; write [{INSIDE[section]}]")
             else:
@@ -368,14 +368,18 @@ class Launched:
     port: int | None
 
 
+DIGITS = 12
+"""Of the largest number that anybody who launches processes could mean."""
+
+
 def launched(env: Mapping[str, str]) -> Launched:
-    """What the launcher of this process set. ConfigError for what is no number."""
+    """What the launcher of this process set. ConfigError for what is no number, or none of a process or port."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     numbers: dict[str, int | None] = {}
     for name in names:
         text = env.get(name, "")
-        if text and not text.isdecimal():
-            raise ConfigError(f"${name} is {text!r}, which is no number")
+        if text and not (text.isdecimal() and len(text) <= DIGITS):
+            raise ConfigError(f"${name} is {text[:DIGITS]!r}, which is no number")
         numbers[name] = int(text) if text else None
     rank, local_rank, world, port = (numbers[name] for name in names)
     return Launched(rank, local_rank, world, env.get("MASTER_ADDR", ""), port)

@@ -48,6 +48,11 @@ def engine_child(
     return Child("engine", argv, restart=restart, again=["--again"])
 
 
+def log_format(group: object) -> str:
+    """Of a process's log; of several groups' engines, which write to one terminal, each says which it is."""
+    return FORMAT if group is None else FORMAT.replace("%(name)s", f"group {group}: %(name)s")
+
+
 @contextmanager
 def private_address() -> Iterator[str]:
     """An address that only this user can reach; its folder goes at the end."""
@@ -71,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     lifeline = Lifeline(options.ready_fd, options.parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to stop, no traceback either
-    logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr)
+    extra = msgspec.json.decode(options.extra_json, type=dict[str, object])
+    logging.basicConfig(level=logging.INFO, format=log_format(extra.get("ranks.group")), stream=sys.stderr)
     try:
         path = None if options.config is None else Path(options.config)
-        config = Config.load(path, environment(), options.sets, msgspec.json.decode(options.extra_json, type=dict))
+        config = Config.load(path, environment(), options.sets, extra)
         host = Host(config, options.address, again=options.again)
     except Exception as error:
         if options.ready_fd < 0:

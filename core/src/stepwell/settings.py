@@ -258,6 +258,9 @@ INSIDE: Mapping[str, str] = {
 
 SECTIONS = (*CORE_SECTIONS, *ROLES, "replay")
 
+UNUSED: Mapping[str, str] = {"route": "there is one engine here to choose from (ranks.dp = 1)"}
+"""Why nothing uses a section, where that can be said."""
+
 ROUTE = "cache-aware"
 """What chooses among several engines where the config does not say."""
 

@@ -65,6 +65,8 @@ def printed(value: object) -> str:
     match value:
         case None:
             return UNSET
+        case Secret() if not value:
+            return UNSET
         case bool():
             return str(value).lower()
         case FromEnv():

@@ -12,7 +12,7 @@ import pytest
 
 from stepwell.config import Config, Secret
 from stepwell.errors import ConfigError
-from stepwell.settings import CacheSettings
+from stepwell.settings import CacheSettings, RankSettings
 
 from .conftest import Make
 
@@ -217,6 +217,13 @@ def test_a_secret_written_down_is_not_printed_either(make: Make) -> None:
     config = make(sets=[f"all.token={SECRET}"])
     assert config.bind("all", Everything).token == SECRET
     assert SECRET not in repr(config.shown())
+
+
+def test_a_secret_that_nobody_set_is_shown_as_not_set(make: Make) -> None:
+    """And not as one that is hidden."""
+    config = make()
+    config.bind("ranks", RankSettings)
+    assert {line.key: line.value for line in config.shown()}["secret"] == "(not set)"
 
 
 def test_a_table_of_secrets_is_printed_by_its_names_alone(make: Make) -> None:

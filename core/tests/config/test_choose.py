@@ -169,7 +169,7 @@ def test_an_unknown_section_is_an_error_with_a_suggestion(make: Make, core: Regi
 def test_a_known_section_without_use_here_is_a_note(make: Make, core: Registry) -> None:
     config = make("[route]\nuse = 'x'")
     config.finish(core)
-    assert config.notes == ["[route] (site.toml:1) is ignored: nothing here uses it"]
+    assert config.notes == ["[route] (site.toml:1) is ignored: there is one engine here to choose from (ranks.dp = 1)"]
 
 
 @pytest.mark.parametrize("kind", ["attention", "dispatch", "balance"])

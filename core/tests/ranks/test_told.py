@@ -13,7 +13,7 @@ import pytest
 
 from stepwell.builtin.sim import SimConfig
 from stepwell.coerce import Secret
-from stepwell.config import Chosen, Launched
+from stepwell.config import Chosen, Launched, launched
 from stepwell.engine.ranks.door import Door, enter
 from stepwell.engine.ranks.link import Link
 from stepwell.engine.ranks.runner import RanksRunner
@@ -60,6 +60,12 @@ def test_what_does_not_is_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{sentence}"):
         check(TWO, says)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "9" * 5000])
+def test_what_is_no_number_of_a_process_is_a_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\$RANK is '.+', which is no number$"):
+        launched({"RANK": text})
 
 
 def test_an_engine_that_listens_everywhere_has_to_be_told_where_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -289,3 +290,14 @@ def test_nothing_is_left_behind(address: str) -> None:
     deployed.supervisor.stop()
     assert set(Path("/dev/shm").iterdir()) == before
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_an_engine_of_several_says_which_it_is(address: str) -> None:
+    """They write to one terminal."""
+    told = json.dumps({**SIM, "ranks.dp": 2, "ranks.group": 1})
+    argv = [sys.executable, "-m", "stepwell.process", "--address", address, "--extra-json", told]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.kill()
+    assert "group 1: stepwell.process: model" in line

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from server_process import Server, children, real, refused, until
 
+from stepwell.assemble import Assembly
+from stepwell.config import Config
+from stepwell_server.launch import check_groups
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -69,3 +73,10 @@ def test_groups_cannot_use_a_storage_that_is_not_shared(tmp_path: Path) -> None:
     assert status == 2
     assert "'memory' is not shared, and there are 2 groups" in words
     assert "Traceback" not in words
+
+
+def test_a_route_of_one_group_is_noted_once() -> None:
+    config = Config.load(None, {"HOME": "/nonexistent"}, ["runner.use=sim", "route.use=sticky"])
+    check_groups(config, Assembly(config, config.load_plugins()).resolved)
+    (note,) = [note for note in config.notes if "[route]" in note]
+    assert note.endswith("is ignored: there is one engine here to choose from (ranks.dp = 1)")

@@ -85,12 +85,10 @@ def family(
 
 
 def check_groups(config: Config, resolved: Resolved) -> None:
-    """What several groups ask of a config beyond what one does; ConfigError, or a note."""
+    """What several groups ask of a config beyond what one does; ConfigError."""
     if resolved.ranks.dp > 1:
         storage = resolved.chosen.get("storage")
         check_shared(config, storage, f"{resolved.ranks.dp} groups", "set ranks.dp = 1")
-    elif config.has("route"):
-        config.notes.append(f"[route] ({config.origin('route')}) has no effect with one group (ranks.dp = 1)")
 
 
 def front_child(plan: Plan) -> Child:
