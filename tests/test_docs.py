@@ -36,18 +36,20 @@ def test_python_block_runs(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_toml_block_names_real_settings(text: str, tmp_path: Path) -> None:
     from stepwell.config import Config
-    from stepwell.plugins import KINDS, load
+    from stepwell.plugins import load
+    from stepwell.settings import ROLES
 
     tomllib.loads(text)
     file = tmp_path / "block.toml"
     file.write_text(text)
     if 'entry-points."stepwell.v1"' in text:
         return
-    variables = {name: "set" for name in re.findall(r'env = "(\w+)"', text)}
+    variables = {name: name for name in re.findall(r'env = "(\w+)"', text)}
     config, registry = Config.load(file, variables), load()
     for section in tomllib.loads(text):
-        if section in KINDS:
-            config.choose(section, section, registry)
+        if section in ROLES:
+            config.choose(section, ROLES[section], registry)
+    config.finish(registry)
 
 
 def shell_lines() -> list[object]:

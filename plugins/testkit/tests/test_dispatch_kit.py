@@ -52,7 +52,7 @@ from kit_subjects import pipes
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    with Processes(pipes.{name}, 3, tmp_path_factory.mktemp("meet"), limit_s=20.0) as processes:
+    with Processes(pipes.{name}, 3, tmp_path_factory.mktemp("meet"), limit_s={limit}) as processes:
         yield processes
 
 class TestSubject(DispatchKit):
@@ -100,6 +100,9 @@ WRONG = [
     ("SaysTimeout", "a_rank_that_stays_away_is_noticed"),
 ]
 
+ENDLESS = ("Hangs", "WaitsForEver", "IdleRankStaysAway", "ClosesTogether")
+"""Those that are found by the time they take."""
+
 
 def source(name: str, more: str = "", ranks: str = "") -> str:
     return SOURCE.format(name=name, more=more, ranks=ranks)
@@ -133,17 +136,23 @@ def test_right_in_a_world_of_its_own(failing):
 
 
 def test_right_where_ranks_are_processes(failing):
-    assert failing(PROCESSES.format(name="Files"), only="sums or refused or too_late or killed") == set()
+    assert failing(PROCESSES.format(name="Files", limit=20), only="sums or refused or too_late or killed") == set()
 
 
 def test_an_error_of_a_process_is_one_of_the_test(failing):
     test = "test_sums_equal_a_plain_loop"
-    assert failing(PROCESSES.format(name="Ends"), only=test) == {test}
+    assert failing(PROCESSES.format(name="Ends", limit=20), only=test) == {test}
+
+
+def test_a_killed_process_has_to_be_noticed(failing):
+    test = "test_a_rank_that_was_killed_is_noticed"
+    assert failing(PROCESSES.format(name="WaitsForEver", limit=1), only=test) == {test}
 
 
 @pytest.mark.parametrize(("name", "test"), WRONG)
 def test_wrong(failing, name, test):
-    assert failing(source(name), only=test) == {f"test_{test}"}
+    more = "limit_s = 0.7" if name in ENDLESS else ""
+    assert failing(source(name, more), only=test) == {f"test_{test}"}
 
 
 def test_wrong_scales(failing):

@@ -454,6 +454,8 @@ class WaitsForEver(Queues):
 class TriesAgain(Queues):
     """Forgets that a rank is gone."""
 
+    patience_s = 0.3
+
     def admit(self, count):
         self.lost = False
         super().admit(count)
@@ -461,6 +463,8 @@ class TriesAgain(Queues):
 
 class DoesWithout(Queues):
     """Takes nothing for what does not come."""
+
+    patience_s = 0.3
 
     def receive(self, source, number):
         try:
@@ -473,6 +477,8 @@ class DoesWithout(Queues):
 
 class SaysTimeout(Queues):
     """Another error than that of a lost rank."""
+
+    patience_s = 0.3
 
     def take(self, source):
         try:

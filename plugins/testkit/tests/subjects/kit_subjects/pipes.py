@@ -36,6 +36,10 @@ class Files(Queues):
         return pickle.loads(path.read_bytes())
 
 
+class WaitsForEver(Files):
+    patience_s = 60.0
+
+
 class Ends(Files):
     """A rank whose process ends."""
 
