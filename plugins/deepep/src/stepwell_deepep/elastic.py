@@ -47,6 +47,7 @@ class DeepEPV2(LibraryDispatcher[Expanded]):
         self._library, self._config = library, config
         self._exact = config.sizes == "exact"
         self._buffer: Any = None
+        self._index = getattr(library, "topk_idx_t", torch.int64)
 
     def _open(self, traffic: Traffic, peers: Peers) -> int:
         if traffic.experts % peers.size:
@@ -78,7 +79,7 @@ class DeepEPV2(LibraryDispatcher[Expanded]):
         return most
 
     def _send(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, count: int) -> Expanded:
-        experts = experts.to(self._library.topk_idx_t)
+        experts = experts.to(self._index)
         batch = Expanded(experts=experts, weights=weights, tokens=count, x=tokens, ready=self._buffer.capture())
         if not self._exact:
             self._launch(batch)

@@ -30,6 +30,7 @@ class DeepEPLowLatency(HookedDispatcher):
         super().__init__(NAME, join, config.capacity, config.tokens == "float8")
         self._library, self._nvlink = library, config.nvlink
         self._buffer: Any = None
+        self._index = getattr(library, "topk_idx_t", torch.int64)
 
     def _make(self, traffic: Traffic, peers: Peers, capacity: int) -> None:
         buffer = self._library.Buffer
@@ -56,7 +57,7 @@ class DeepEPLowLatency(HookedDispatcher):
     def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
         rows, counts, handle, _, hook = self._buffer.low_latency_dispatch(
             tokens,
-            experts.to(self._library.topk_idx_t),
+            experts.to(self._index),
             self._most,
             self._experts,
             use_fp8=self._float8,
@@ -67,7 +68,7 @@ class DeepEPLowLatency(HookedDispatcher):
     def _combine(
         self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
     ) -> tuple[torch.Tensor, Hook]:
-        experts = experts.to(self._library.topk_idx_t)
+        experts = experts.to(self._index)
         sums, _, hook = self._buffer.low_latency_combine(outputs, experts, weights, handle, return_recv_hook=True)
         return sums, hook
 

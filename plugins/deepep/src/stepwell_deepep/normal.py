@@ -50,6 +50,7 @@ class DeepEP(LibraryDispatcher[Sent]):
         super().__init__(NAME, join)
         self._library, self._config = library, config
         self._buffer: Any = None
+        self._index = getattr(library, "topk_idx_t", torch.int64)
 
     def _open(self, traffic: Traffic, peers: Peers) -> int:
         _judge(traffic, peers.size)
@@ -69,7 +70,7 @@ class DeepEP(LibraryDispatcher[Sent]):
         return traffic.max_tokens
 
     def _send(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, count: int) -> Sent:
-        experts = experts.to(self._library.topk_idx_t)
+        experts = experts.to(self._index)
         return Sent(experts=experts, weights=weights, tokens=count, x=tokens, ready=self._buffer.capture())
 
     def _receive(self, batch: Sent) -> Dispatched[torch.Tensor]:

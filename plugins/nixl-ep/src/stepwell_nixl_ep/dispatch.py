@@ -26,6 +26,7 @@ class NixlEP(HookedDispatcher):
         super().__init__(NAME, join, config.capacity, config.tokens == "float8")
         self._library, self._timeout_ms = library, int(config.timeout_s * 1000)
         self._buffer: Any = None
+        self._index = getattr(library, "topk_idx_t", torch.int64)
 
     def _make(self, traffic: Traffic, peers: Peers, capacity: int) -> None:
         buffer, own = self._library.Buffer, traffic.experts // peers.size
@@ -51,7 +52,7 @@ class NixlEP(HookedDispatcher):
     def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
         rows, counts, handle, _, hook = self._buffer.dispatch(
             tokens,
-            experts.to(self._library.topk_idx_t),
+            experts.to(self._index),
             self._most,
             self._experts,
             use_fp8=self._float8,
@@ -62,7 +63,7 @@ class NixlEP(HookedDispatcher):
     def _combine(
         self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
     ) -> tuple[torch.Tensor, Hook]:
-        experts = experts.to(self._library.topk_idx_t)
+        experts = experts.to(self._index)
         sums, _, hook = self._buffer.combine(outputs, experts, weights, handle, return_recv_hook=True)
         return sums, hook
 

@@ -29,7 +29,7 @@ class Config:
         return 0 if num_ranks <= 8 else 1 << 20
 
 
-class Buffer(low.LowLatencyBuffer, Wired):
+class Buffer(low.Buffer, Wired):
     num_sms = 20
     made = []
     """Arguments of every buffer, for tests."""
@@ -44,10 +44,8 @@ class Buffer(low.LowLatencyBuffer, Wired):
         allow_nvlink_for_low_latency_mode=True,
         allow_mnnvl=False,
         explicitly_destroy=False,
-        enable_shrink=False,
-        comm=None,
     ):
-        assert explicitly_destroy and not enable_shrink and comm is None
+        assert explicitly_destroy
         assert num_nvl_bytes % 128 == 0 and num_rdma_bytes % 128 == 0
         assert group.size() in (2, 4, 8) or group.size() % 8 == 0 or low_latency_mode
         self.join(group)

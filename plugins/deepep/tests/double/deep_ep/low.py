@@ -5,7 +5,7 @@ from stepwell_testkit.low_latency import HIDDEN, LowLatency
 from stepwell_testkit.wire import TwoBuffers
 
 
-class LowLatencyBuffer:
+class Buffer:
     def begin_low_latency(self):
         self.nvshmem_qp_depth = 1024
         self.clean = False

@@ -41,7 +41,6 @@ class Buffer:
         use_fp8=None,
         async_finish=False,
         return_recv_hook=False,
-        topk_weights=None,
     ):
         self._ranks(active_ranks, timeout_us)
         assert return_recv_hook and not async_finish and use_fp8 is not None

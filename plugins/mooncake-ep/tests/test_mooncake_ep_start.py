@@ -1,0 +1,120 @@
+"""Settings, traffic that the library cannot take, and what is said where it is not to be had."""
+
+import sys
+
+import pytest
+
+from stepwell import Capability, ConfigError, Dispatcher, Traffic
+from stepwell_mooncake_ep import fit, stepwell_checks, stepwell_dispatchers
+from stepwell_mooncake_ep.config import MooncakeEPConfig
+from stepwell_testkit import KitContext
+from stepwell_testkit.together import at_once
+
+TRAFFIC = {"experts": 8, "top_k": 2, "hidden": 2048, "dtype": "bfloat16", "max_tokens": 24}
+(OFFER,) = stepwell_dispatchers()
+
+
+def opened(dispatchers, **changed):
+    at_once(lambda rank: dispatchers[rank].open(Traffic(**{**TRAFFIC, **changed})), len(dispatchers), 30)
+    return dispatchers
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """`machine(files, gpu, absent, mismatch)`: how the package is laid out, and what the machine lacks."""
+
+    def has(files=("_ep.cpython-312-x86_64-linux-gnu.so",), gpu=None, absent=(), mismatch=None):
+        for name in files:
+            (tmp_path / name).touch()
+        monkeypatch.setattr(fit, "folder", lambda package: tmp_path)
+        monkeypatch.setattr(fit, "gpu_missing", lambda: gpu)
+        monkeypatch.setattr(fit, "loads", lambda library: library not in absent)
+        monkeypatch.setattr(fit, "_installed", lambda wheel: mismatch is not None)
+        monkeypatch.setattr(fit, "cuda_mismatch", lambda wheel, major: mismatch)
+
+    return has
+
+
+def test_what_is_missing_is_said_in_a_sentence(machine, monkeypatch):
+    monkeypatch.setattr(fit, "folder", lambda package: None)
+    assert OFFER.missing() == f"it needs Mooncake: {fit.INSTALL}"
+    machine(files=())
+    assert "without expert parallelism" in OFFER.missing()
+    machine(absent=("libmlx5.so.1",))
+    assert OFFER.missing() == "Mooncake needs libmlx5.so.1 of the system: apt install ibverbs-providers"
+    machine(gpu="no gpu")
+    assert OFFER.missing() == "no gpu"
+    machine(mismatch="another CUDA")
+    assert OFFER.missing() == "another CUDA"
+    machine()
+    assert OFFER.missing() is None
+
+
+def test_looking_for_the_library_does_not_import_it(double, monkeypatch):
+    for name in ("mooncake", "mooncake.mooncake_ep_buffer"):
+        monkeypatch.delitem(sys.modules, name)
+    OFFER.missing()
+    assert "mooncake" not in sys.modules
+
+
+def test_ranks_that_do_not_reach_each_other_are_refused(over, double):
+    double.fallback = True
+    with pytest.raises(ConfigError, match="neither NVLink nor network cards"):
+        opened(over())
+
+
+def test_an_offer_makes_a_dispatcher_that_meets_nobody_yet(double, tmp_path):
+    context = KitContext(tmp_path, rank=0, world=4, meet=(tmp_path / "meet").as_uri())
+    dispatcher = OFFER.make(OFFER.config(), context)
+    assert isinstance(dispatcher, Dispatcher)
+    dispatcher.close()
+
+
+def test_doctor_has_one_line(double, monkeypatch):
+    (check,) = stepwell_checks()
+    monkeypatch.setattr(fit, "missing", lambda: "no gpu")
+    assert check.run().level == "warn" and "no gpu" in check.run().text
+
+
+def test_it_goes_into_graphs():
+    assert Capability.GRAPH_SAFE in OFFER.provides
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"capacity": 2000}, "capacity: 2000 is not between 1 and 1024"),
+        ({"capacity": 0}, "capacity: 0"),
+        ({"timeout_s": 0}, "timeout_s: 0 is not"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        MooncakeEPConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"dtype": "float32"}, "bfloat16, not float32"),
+        ({"hidden": 2176}, "hidden sizes of 2048"),
+        ({"experts": 16, "top_k": 12}, "11 experts of a token, not 12"),
+        ({"experts": 9}, "9 experts do not spread evenly over 2 ranks"),
+    ],
+)
+def test_traffic_that_it_cannot_take_is_refused_as_it_opens(over, changed, words):
+    with pytest.raises(ConfigError, match=words):
+        opened(over(), **changed)
+
+
+def test_b113_a_capacity_is_no_larger_than_a_batch_can_be(over):
+    for asked, room in ((128, 24), (10, 12)):
+        for dispatcher in opened(over(MooncakeEPConfig(capacity=asked))):
+            assert dispatcher.capacity == room
+            dispatcher.close()
+
+
+def test_b113_memory_that_cannot_be_had_is_refused_with_its_size(over, double):
+    double.room = 1 << 20
+    with pytest.raises(ConfigError, match=r"\d+ MiB .*24 tokens"):
+        opened(over())
