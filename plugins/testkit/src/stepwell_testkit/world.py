@@ -48,7 +48,7 @@ class TorchAdapter:
 
     def take(self, tensor: Any) -> Array:
         whole = tensor.float() if tensor.is_floating_point() else tensor
-        return np.array(whole.cpu())
+        return np.asarray(whole.detach().cpu().numpy()).copy()
 
 
 class World(Protocol):

@@ -37,6 +37,9 @@ class DispatchBase(Kit):
     adapter: ClassVar[Adapter] = NumpyAdapter()
     limit_s: ClassVar[float] = 30.0
     """Seconds after which a rank counts as hung."""
+    orders: ClassVar[int] = 70
+    """How many orders of batches in flight are tried; two batches have 70. Fewer for what takes long, such as kernels
+    in an interpreter."""
     notices_lost: ClassVar[bool] = True
     """False where only the device notices that a rank is gone, and cannot say so and go on."""
     lost_s: ClassVar[float] = 10.0

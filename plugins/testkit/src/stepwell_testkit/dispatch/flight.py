@@ -18,8 +18,6 @@ from stepwell_testkit.world import Array
 
 PAIRS = tuple(tuple(int(at in second) for at in range(2 * STEPS)) for second in combinations(range(2 * STEPS), STEPS))
 """Every order in which two batches, 0 and 1, can go through their four steps."""
-SOME = 40
-"""How many orders are tried of those of more than two batches, which are too many."""
 
 
 class Flight(DispatchBase):
@@ -28,15 +26,15 @@ class Flight(DispatchBase):
     def test_b118_batches_in_flight_keep_apart(self, ranks: Ranks) -> None:
         """Every order of the two halves of two-batch overlap, where two may be under way."""
         batches = self._batches(ranks, min(ranks.in_flight, 4))
-        orders = _orders(len(batches))
+        orders = _orders(len(batches), self.orders)
         self.judge(batches, ranks.run(Through(ranks.scene, batches, orders)), orders)
 
     def test_sums_are_the_same_bits_whatever_else_is_in_flight(self, ranks: Ranks) -> None:
         batches = self._batches(ranks, min(ranks.in_flight, 2))
-        orders = [*_orders(len(batches)), ALONE]
-        for rank, answers in enumerate(ranks.run(Through(ranks.scene, [*batches], orders[:-1]))):
+        orders = _orders(len(batches), self.orders)
+        for rank, answers in enumerate(ranks.run(Through(ranks.scene, batches, orders))):
             first = answers[0]
-            for order, sums in zip(orders, answers, strict=False):
+            for order, sums in zip(orders, answers, strict=True):
                 same = all(np.array_equal(one, other) for one, other in zip(sums, first, strict=True))
                 assert same, f"rank {rank}, steps {order}: other bits than one batch after the other"
 
@@ -52,15 +50,15 @@ class Flight(DispatchBase):
         return [self.batch(14 + at, [sizes[at % 2]] * ranks.count) for at in range(count)]
 
 
-def _orders(batches: int) -> list[Sequence[int]]:
-    """Orders of the steps of so many batches, one after the other first."""
+def _orders(batches: int, most: int) -> list[Sequence[int]]:
+    """Orders of the steps of so many batches, one after the other first; of more than two, some."""
     if batches < 2:
-        return [ALONE]
+        return [ALONE, ALONE]
     if batches == 2:
-        return list(PAIRS[::-1])
+        return list(PAIRS[:: -(-len(PAIRS) // most)])
     dice = np.random.default_rng(batches)
     steps = np.repeat(np.arange(batches), STEPS)
-    return [steps.tolist(), *(dice.permutation(steps).tolist() for _ in range(SOME))]
+    return [steps.tolist(), *(dice.permutation(steps).tolist() for _ in range(most - 1))]
 
 
 @dataclass(frozen=True)
