@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepwell import Capability, Context, Dispatcher, Offer, hookimpl
+from stepwell import Capability, Check, Context, Dispatcher, Offer, hookimpl
 from stepwell_kernels.dispatch.config import AutoConfig, CollectiveConfig, LowLatencyConfig, SlowedConfig
 
 if TYPE_CHECKING:
@@ -66,3 +66,11 @@ def stepwell_benches() -> Iterable[click.Command]:
     from stepwell_kernels.bench.dispatch import dispatch
 
     return [dispatch]
+
+
+@hookimpl
+def stepwell_checks() -> Iterable[Check]:
+    """Over what ranks exchange tokens."""
+    from stepwell_kernels.dispatch.doctor import collectives
+
+    return [Check("collective", collectives)]

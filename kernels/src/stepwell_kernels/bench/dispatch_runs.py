@@ -91,7 +91,7 @@ def run(backends: Sequence[str], place: Where, wanted: Batches, as_json: bool) -
     for backend in backends:
         progress(f"{backend} on {place.ranks} ranks")
         try:
-            rows += [_row(backend, found) for found in _measured(backend, place, wanted)]
+            rows += [row_of(backend, found) for found in _measured(backend, place, wanted)]
         except StepwellError as error:
             failed[backend] = str(error)
             progress(f"{backend}: {error}")
@@ -140,7 +140,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.05)
 
 
-def _row(backend: str, ranks: Sequence[Found]) -> dict[str, object]:
+def row_of(backend: str, ranks: Sequence[Found]) -> dict[str, object]:
     """Medians and least of what the slowest rank of each turn took."""
 
     def slowest(times: Sequence[Sequence[float]]) -> list[float]:

@@ -14,6 +14,7 @@ import torch
 
 from stepwell import Dispatched, Dispatcher, Format, PeerLost, Traffic
 from stepwell_kernels.collective import Group, Moving
+from stepwell_kernels.dispatch.buffers import Buffers
 from stepwell_kernels.dispatch.direct import Direct
 from stepwell_kernels.dispatch.host import on_host
 from stepwell_kernels.dispatch.permute import Routes, local, sum_rows, to_ranks
@@ -35,8 +36,10 @@ class _Sent(Batch):
     moving: Moving | None = None
     rows: torch.Tensor | None = None
     """What comes: tokens, later the sums."""
-    kept: list[torch.Tensor] = field(default_factory=list)
-    """What an exchange reads until it was waited for."""
+    outputs: torch.Tensor | None = None
+    """What goes back, kept while it does."""
+    buffers: list[torch.Tensor] = field(default_factory=list)
+    """Bytes that are used again when all is done."""
 
 
 class Collective(Dispatcher[torch.Tensor]):
@@ -48,6 +51,7 @@ class Collective(Dispatcher[torch.Tensor]):
     def __init__(self, name: str, join: Callable[[], Group], timeout_s: float) -> None:
         self._name, self._join, self._timeout_s = name, join, timeout_s
         self._rules = Rules(name, self.in_flight)
+        self._buffers = Buffers()
 
     def open(self, traffic: Traffic) -> None:
         self._rules.open(traffic.max_tokens)
@@ -80,15 +84,20 @@ class Collective(Dispatcher[torch.Tensor]):
         sent: _Sent = dispatched.state
         self._rules.advance(sent, Step.RETURNED)
         outputs = outputs.contiguous()
-        sent.rows = outputs.new_empty((sum(sent.leave), outputs.shape[1]))
-        sent.kept = [outputs]
+        sent.outputs = outputs
+        hidden = outputs.shape[1]
+        back = self._take(sent, sum(sent.leave) * hidden * outputs.itemsize)
+        sent.rows = back.view(outputs.dtype).view(-1, hidden)
         with self._rules.losing():
             sent.moving = self._group.all_to_all(sent.rows, outputs, sent.leave, sent.arrive)
         return sent
 
     def combine_finish(self, handle: _Sent) -> torch.Tensor:
         self._rules.advance(handle, Step.SUMMED)
-        return sum_rows(self._came(handle), handle.routes.slots)
+        sums = sum_rows(self._came(handle), handle.routes.slots)
+        for buffer in handle.buffers:
+            self._buffers.give(buffer)
+        return sums
 
     def close(self) -> None:
         if self._rules.close():
@@ -119,13 +128,13 @@ class Collective(Dispatcher[torch.Tensor]):
 
     def _send(self, sent: _Sent) -> None:
         """Start to move the rows."""
-        out = self._layout.empty(sum(sent.leave), device=sent.tokens.device)
+        width = self._layout.width
+        out = self._take(sent, sum(sent.leave) * width).view(-1, width)
         which = sent.routes.tokens[: len(out)]
         torch.index_select(sent.tokens, 0, which, out=self._layout.tokens(out))
         self._layout.experts(out).copy_(sent.experts[which])
         self._layout.weights(out).copy_(sent.weights[which])
-        sent.rows = self._layout.empty(sum(sent.arrive), device=out.device)
-        sent.kept = [out]
+        sent.rows = self._take(sent, sum(sent.arrive) * width).view(-1, width)
         with self._rules.losing():
             sent.moving = self._group.all_to_all(sent.rows, out, sent.arrive, sent.leave)
 
@@ -133,8 +142,11 @@ class Collective(Dispatcher[torch.Tensor]):
         assert sent.moving is not None and sent.rows is not None, "a start came before"
         with self._rules.losing():
             sent.moving.wait()
-        sent.kept = []
         return sent.rows
+
+    def _take(self, sent: _Sent, nbytes: int) -> torch.Tensor:
+        sent.buffers.append(self._buffers.take(nbytes, sent.tokens.device))
+        return sent.buffers[-1]
 
 
 @dataclass(frozen=True, slots=True)

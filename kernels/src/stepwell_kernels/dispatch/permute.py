@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+CACHED = 1 << 17
+"""Numbers that are summed at a time on the CPU: what stays in its caches, and is not asked of the system each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -45,17 +48,24 @@ def sum_rows(rows: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | No
         from stepwell_kernels.dispatch.device.sums import sum_rows_cuda
 
         return sum_rows_cuda(rows, slots, weights)
-    whole = torch.zeros((len(slots), rows.shape[1]), dtype=torch.float32, device=rows.device)
+    if len(rows) == 0:
+        return rows.new_zeros((len(slots), rows.shape[1]))
+    out = rows.new_empty((len(slots), rows.shape[1]))
+    step = max(CACHED // rows.shape[1], 1)
+    for at in range(0, len(slots), step):
+        some = slice(at, at + step)
+        out[some] = _sums(rows, slots[some], None if weights is None else weights[some])
+    return out
+
+
+def _sums(rows: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    whole = torch.zeros((len(slots), rows.shape[1]), dtype=torch.float32)
     for column, slot in enumerate(slots.unbind(1)):
-        (named,) = torch.nonzero(slot >= 0, as_tuple=True)
-        part = rows.index_select(0, slot[named])
-        if weights is not None:
-            part = part * weights[named, column].float()[:, None]
-        if len(named) == len(whole):
-            whole += part
-        else:
-            whole.index_add_(0, named, part.float())
-    return whole.to(rows.dtype)
+        part = rows.index_select(0, slot.clamp(min=0))
+        (absent,) = torch.nonzero(slot < 0, as_tuple=True)
+        part.index_fill_(0, absent, 0)
+        whole += part if weights is None else part * weights[:, column, None].index_fill(0, absent, 0).float()
+    return whole
 
 
 def place_rows(tokens: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
