@@ -6,17 +6,19 @@ Results are written by the hooks, into tensors that hold garbage until then, as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import torch
+from importlib import import_module
+from typing import Any, TypeAlias
 
 from stepwell_testkit.wire import TwoBuffers
+
+torch: Any = import_module("torch")  # where nobody imports this module it need not be installed, not for types either
+Tensor: TypeAlias = Any
 
 HIDDEN = (2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192)
 RUN = 128
 
-Hook = Callable[[], None]
-Rows = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+Hook: TypeAlias = Callable[[], None]
+Rows: TypeAlias = Tensor | tuple[Tensor, Tensor]
 Silent = Callable[[list[int]], None]
 
 
@@ -27,8 +29,8 @@ class LowLatency:
         self._flags, self._rank, self._ranks, self._silent = flags, rank, ranks, silent
 
     def dispatch(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, experts: int, float8: bool
-    ) -> tuple[Rows, torch.Tensor, tuple[Any, ...], Hook]:
+        self, x: Tensor, topk_idx: Tensor, most: int, experts: int, float8: bool
+    ) -> tuple[Rows, Tensor, tuple[Any, ...], Hook]:
         """(rows, counts, handle, hook)."""
         own = experts // self._ranks
         _dispatchable(x, topk_idx, most, experts, self._ranks)
@@ -40,7 +42,7 @@ class LowLatency:
         sources = torch.full((own, self._ranks * most), -7, dtype=torch.int32)
         ranges = torch.full((own, self._ranks), -7, dtype=torch.int64)
 
-        def part(rank: int) -> list[tuple[list[int], torch.Tensor]]:
+        def part(rank: int) -> list[tuple[list[int], Tensor]]:
             chosen = [(topk_idx == rank * own + local).any(1).nonzero().flatten() for local in range(own)]
             return [(tokens.tolist(), x[tokens].clone()) for tokens in chosen]
 
@@ -64,9 +66,7 @@ class LowLatency:
         handle = (sources, ranges, most, x.shape[1], experts)
         return (small, scales) if float8 else rows, counts, handle, hook
 
-    def combine(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, handle: tuple[Any, ...]
-    ) -> tuple[torch.Tensor, Hook]:
+    def combine(self, x: Tensor, topk_idx: Tensor, weights: Tensor, handle: tuple[Any, ...]) -> tuple[Tensor, Hook]:
         """(sums, hook)."""
         sources, ranges, most, hidden, experts = handle
         own = experts // self._ranks
@@ -78,7 +78,7 @@ class LowLatency:
         assert int(ranges.min()) >= 0, "a combine before its dispatch was received"
         sums = torch.full((len(topk_idx), hidden), float("nan"), dtype=torch.bfloat16)
 
-        def part(rank: int) -> dict[tuple[int, int], torch.Tensor]:
+        def part(rank: int) -> dict[tuple[int, int], Tensor]:
             answers = {}
             for local in range(own):
                 begin, count = int(ranges[local, rank]) >> 32, int(ranges[local, rank]) & 0xFFFFFFFF
@@ -103,7 +103,7 @@ class LowLatency:
         return sums, hook
 
 
-def _dispatchable(x: torch.Tensor, topk_idx: torch.Tensor, most: int, experts: int, ranks: int) -> None:
+def _dispatchable(x: Tensor, topk_idx: Tensor, most: int, experts: int, ranks: int) -> None:
     assert x.dim() == 2 and x.is_contiguous() and x.dtype == torch.bfloat16
     assert x.shape[1] in HIDDEN, f"Unsupported hidden {x.shape[1]}"
     assert 0 < len(x) <= most <= 1024, f"{len(x)} tokens of {most}: none, or too many"
@@ -113,7 +113,7 @@ def _dispatchable(x: torch.Tensor, topk_idx: torch.Tensor, most: int, experts: i
     assert int(topk_idx.max()) < experts and int(topk_idx.min()) >= -1
 
 
-def _shrunk(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _shrunk(rows: Tensor) -> tuple[Tensor, Tensor]:
     """8-bit floats and the scale of each run of 128."""
     runs = rows.float().view(len(rows), rows.shape[1] // RUN, RUN)
     scales = runs.abs().amax(-1).clamp(min=1e-4) / 448
