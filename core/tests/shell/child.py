@@ -41,6 +41,8 @@ match options.what:
         sys.exit(3)
     case "slow":
         time.sleep(30)
+    case "slow again" if options.again:
+        time.sleep(30)
     case "once":
         lifeline.ready()
         time.sleep(0.2)

@@ -122,6 +122,30 @@ def test_a_child_knows_that_it_ran_before(tmp_path: Path, made: list[Supervisor]
     assert [line.split()[0] for line in log.read_text().splitlines()[:2]] == ["started", "again"]
 
 
+def test_one_that_is_slow_to_come_back_holds_no_other_up(made: list[Supervisor]) -> None:
+    """Nor the end of all."""
+    supervisor = Supervisor([child("slow again", name="slow"), child("serve", name="other")], start_s=20, grace_s=1)
+    made.append(supervisor)
+    supervisor.start()
+    slow = supervisor.pid("slow")
+    os.kill(slow, signal.SIGKILL)
+    until(lambda: (supervisor.watch(0.05), supervisor.pid("slow") != slow)[1])
+    first = supervisor.pid("other")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: (supervisor.watch(0.05), supervisor.restarted)[1] == 1, 10)
+    assert supervisor.pid("other") != first and not gone(supervisor.pid("other"))
+    assert not gone(supervisor.pid("slow"))
+
+
+def test_one_that_fails_to_come_back_is_tried_again(tmp_path: Path, made: list[Supervisor]) -> None:
+    supervisor = Supervisor([child("slow again")], start_s=4, restarts=1)
+    made.append(supervisor)
+    supervisor.start()
+    os.kill(supervisor.pid("child"), signal.SIGKILL)
+    with pytest.raises(ChildFailed, match=r"failed again \(child was not ready within 4 s\) and was restarted 1 times"):
+        until(lambda: supervisor.watch(0.05) is not None)
+
+
 def test_restarts_are_bounded(made: list[Supervisor]) -> None:
     supervisor = Supervisor([child("once")], restarts=2)
     made.append(supervisor)

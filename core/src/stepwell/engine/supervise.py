@@ -112,7 +112,11 @@ class _Running:
     child: Child
     process: subprocess.Popen[bytes]
     report: int
+    """Where it says whether it can serve; -1 once it has."""
     starts: list[float] = field(default_factory=list)
+    said: bytes = b""
+    due: float | None = None
+    """When to start it again, where it has ended."""
 
 
 class Supervisor:
@@ -140,7 +144,7 @@ class Supervisor:
         self._stop: str | None = None
         self._hurry = False
         self.restarted = 0
-        """Restarts so far."""
+        """Restarts so far after which a child could serve again."""
 
     def run(self) -> int:
         """Start all, watch until a signal or a death that ends it, stop all. Answers the exit status.
@@ -179,11 +183,13 @@ class Supervisor:
             raise
 
     def watch(self, wait_s: float) -> None:
-        """Wait a while; restart what died meanwhile. Raises ChildFailed for what must not be restarted."""
-        self._sleep(wait_s)
+        """Wait a while; restart what died meanwhile, each by itself. Raises ChildFailed for what must not be."""
+        dues = [running.due for running in self._running if running.due is not None]
+        soonest = min((due - self._clock() for due in dues), default=wait_s)
+        self._sleep(max(0.0, min(wait_s, soonest)), [one.report for one in self._running if one.report >= 0])
         for running in self._running:
-            if self._stop is None and running.process.poll() is not None:
-                self._revive(running)
+            if self._stop is None:
+                self._look_after(running)
 
     def stop(self) -> None:
         """End all children, the last started first: ask, wait for `grace_s` over all, kill."""
@@ -226,19 +232,24 @@ class Supervisor:
         return _Running(child, process, read, [self._clock()])
 
     def _await_ready(self, running: _Running) -> None:
-        deadline = self._clock() + self._start_s
-        said = b""
-        while self._stop is None:
-            readable = self._sleep(min(0.5, max(0.0, deadline - self._clock())), running.report)
-            if readable:
-                chunk = os.read(running.report, 65536)
-                said += chunk
-                if not chunk:
-                    break
-            elif self._clock() >= deadline:
-                raise ChildFailed(f"{running.child.name} was not ready within {self._start_s:g} s")
-        if self._stop is not None:
-            return
+        while self._stop is None and not self._is_ready(running):
+            self._sleep(0.5, [running.report])
+
+    def _is_ready(self, running: _Running) -> bool:
+        """Whether a child that starts can serve by now. Raises why it cannot."""
+        deadline = running.starts[-1] + self._start_s
+        while select.select([running.report], [], [], 0)[0]:
+            chunk = os.read(running.report, 65536)
+            running.said += chunk
+            if not chunk:
+                self._judge(running)
+                return True
+        if self._clock() >= deadline:
+            raise ChildFailed(f"{running.child.name} was not ready within {self._start_s:g} s")
+        return False
+
+    def _judge(self, running: _Running) -> None:
+        said, running.said = running.said, b""
         self._close_report(running)
         if not said:
             raise ChildFailed(f"{running.child.name} {ending(running.process.wait())} before it was ready")
@@ -246,33 +257,37 @@ class Supervisor:
         if report.error is not None:
             raise ConfigError(report.error) if report.config else ChildFailed(f"{running.child.name}: {report.error}")
 
-    def _revive(self, running: _Running) -> None:
-        child, how = running.child, ending(running.process.returncode)
-        if not child.restart:
-            raise ChildFailed(f"{child.name} {how}")
-        while self._stop is None:
-            now = self._clock()
-            running.starts = [at for at in running.starts if now - at < self._window_s]
-            if len(running.starts) > self._restarts:
-                raise ChildFailed(
-                    f"{child.name} {how} and was restarted {self._restarts} times in {self._window_s:g} s"
-                )
-            self._log.error("%s %s; restarting it", child.name, how)
-            self._sleep(min(5.0, 0.1 * 2 ** len(running.starts)))
-            if self._stop is not None:
-                return
-            fresh = self._launch(child, child.again)
-            running.process, running.report = fresh.process, fresh.report
-            running.starts += fresh.starts
-            self.restarted += 1
+    def _look_after(self, running: _Running) -> None:
+        """The next thing that is to be done for one child, if there is any; nothing of it waits."""
+        if running.due is not None:
+            if self._clock() >= running.due:
+                self._restart(running)
+        elif running.report >= 0:
             try:
-                self._await_ready(running)
-                return
+                self.restarted += self._is_ready(running)
             except ChildFailed as error:
-                how = f"failed again ({error})"
                 running.process.kill()
                 running.process.wait()
                 self._close_report(running)
+                self._revive(running, f"failed again ({error})")
+        elif running.process.poll() is not None:
+            self._revive(running, ending(running.process.returncode))
+
+    def _revive(self, running: _Running, how: str) -> None:
+        """Have a child started again a while later. Raises ChildFailed where it must not be, or was too often."""
+        child, now = running.child, self._clock()
+        if not child.restart:
+            raise ChildFailed(f"{child.name} {how}")
+        running.starts = [at for at in running.starts if now - at < self._window_s]
+        if len(running.starts) > self._restarts:
+            raise ChildFailed(f"{child.name} {how} and was restarted {self._restarts} times in {self._window_s:g} s")
+        self._log.error("%s %s; restarting it", child.name, how)
+        running.due = now + min(5.0, 0.1 * 2 ** len(running.starts))
+
+    def _restart(self, running: _Running) -> None:
+        fresh = self._launch(running.child, running.child.again)
+        running.process, running.report, running.said, running.due = fresh.process, fresh.report, b"", None
+        running.starts += fresh.starts
 
     def _close_report(self, running: _Running) -> None:
         if running.report >= 0:
@@ -288,13 +303,11 @@ class Supervisor:
         with suppress(BlockingIOError):  # full: it is awake already
             os.write(self._wake_write, b"!")
 
-    def _sleep(self, wait_s: float, fd: int = -1) -> bool:
-        """Wait for a wake-up or for `fd`; answers whether `fd` has something."""
-        watched = [self._wake_read] if fd < 0 else [self._wake_read, fd]
-        readable, _, _ = select.select(watched, [], [], wait_s)
+    def _sleep(self, wait_s: float, fds: Sequence[int] = ()) -> None:
+        """Wait for a wake-up, or until one of these has something."""
+        readable, _, _ = select.select([self._wake_read, *fds], [], [], wait_s)
         if self._wake_read in readable:
             os.read(self._wake_read, 4096)
-        return fd in readable
 
 
 def ending(status: int) -> str:
