@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from stepwell import Dispatched, Format
-from stepwell_kernels.dispatch.experts import ExpertWeights, dequantised, grouped
+from stepwell_kernels.dispatch.experts import ExpertWeights, dequantised, filled, grouped
 from stepwell_kernels.dispatch.permute import by_expert
 
 EXPERTS, HIDDEN, INNER = 5, 256, 48
@@ -69,6 +69,36 @@ def test_rows_with_room_behind_them() -> None:
     for expert, count in enumerate(counts):
         for row in range(count):
             torch.testing.assert_close(outputs[expert, row], alone(tokens[expert, row], expert, layer()))
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_the_kernel_for_filled_rows_answers_as_the_loop_does(transposed: bool) -> None:
+    pytest.importorskip("triton")
+    counts, weights = [2, 0, 20, 1, 0], replace(layer(transposed, biased=True), post=torch.tanh)
+    tokens = torch.randn(EXPERTS, 20, HIDDEN, generator=torch.Generator().manual_seed(0))
+    scales = torch.rand(EXPERTS, 20, HIDDEN // 128, generator=torch.Generator().manual_seed(1))
+    got = replace(sorted_rows(counts, tokens), scales=scales)
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    outputs = filled(on(there, got), moved(weights, there)).cpu()
+    right = grouped(got, Format.MASKED, weights)
+    for expert, count in enumerate(counts):
+        torch.testing.assert_close(outputs[expert, :count], right[expert, :count], rtol=1e-4, atol=1e-5)
+
+
+def on(device: str, got: Dispatched[torch.Tensor]) -> Dispatched[torch.Tensor]:
+    assert got.scales is not None
+    return replace(got, tokens=got.tokens.to(device), counts=got.counts.to(device), scales=got.scales.to(device))
+
+
+def moved(weights: ExpertWeights, device: str) -> ExpertWeights:
+    assert weights.up_bias is not None and weights.down_bias is not None
+    return replace(
+        weights,
+        up=weights.up.to(device),
+        down=weights.down.to(device),
+        up_bias=weights.up_bias.to(device),
+        down_bias=weights.down_bias.to(device),
+    )
 
 
 def once(known: bool) -> Dispatched[torch.Tensor]:

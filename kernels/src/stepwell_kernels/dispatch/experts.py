@@ -43,6 +43,8 @@ class ExpertWeights:
 
 def grouped(got: Dispatched[torch.Tensor], format: Format, weights: ExpertWeights) -> torch.Tensor:
     """The outputs for `Dispatcher.combine_start`: rows as they came, or weighted sums where tokens came once."""
+    if format is Format.MASKED and got.tokens.is_cuda:
+        return filled(got, weights)
     tokens = dequantised(got.tokens, got.scales, weights.up.dtype)
     if format is Format.MASKED:
         return _masked(tokens, got, weights)
@@ -70,8 +72,6 @@ def _once(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: ExpertWe
 
 
 def _masked(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: ExpertWeights) -> torch.Tensor:
-    if tokens.device.type == "cuda":
-        return _masked_on_device(tokens, weights)
     outputs = torch.empty_like(tokens)
     for expert, rows in enumerate(got.rows or got.counts.tolist()):
         if rows:
@@ -79,11 +79,22 @@ def _masked(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: Expert
     return outputs
 
 
+def filled(got: Dispatched[torch.Tensor], weights: ExpertWeights) -> torch.Tensor:
+    """Of MASKED, by a kernel that skips what is not filled; no size is read on the host."""
+    from stepwell_kernels.dispatch.device.masked import masked_product
+
+    shape = got.tokens.shape
+    up = masked_product(got.tokens, got.counts, _turned(weights.up, weights), weights.up_bias, got.scales)
+    inner = weights.gate(up.flatten(0, 1)).view(*shape[:2], -1)
+    outputs = masked_product(inner, got.counts, _turned(weights.down, weights), weights.down_bias)
+    return outputs if weights.post is None else weights.post(outputs.flatten(0, 1)).view(shape)
+
+
 def _rows(
     tokens: torch.Tensor, counts: torch.Tensor, rows: tuple[int, ...] | None, weights: ExpertWeights
 ) -> torch.Tensor:
     """`tokens` [rows, hidden] lie sorted by expert; what is behind the last one's may become anything."""
-    if has_grouped(tokens, weights):
+    if len(tokens) and has_grouped(tokens, weights):
         return _rows_at_once(tokens, counts, weights)
     outputs = torch.empty_like(tokens)
     start = 0
@@ -114,17 +125,6 @@ def _rows_at_once(tokens: torch.Tensor, counts: torch.Tensor, weights: ExpertWei
         return y if bias is None else y.add_(bias[whose])
 
     return _through(tokens, product, weights)
-
-
-def _masked_on_device(tokens: torch.Tensor, weights: ExpertWeights) -> torch.Tensor:
-    """All rows there is room for, filled or not; no size is read on the host."""
-    room = tokens.shape[1]
-
-    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        y = torch.bmm(x.view(len(weights), room, -1), _turned(weight, weights))
-        return (y if bias is None else y.add_(bias[:, None])).flatten(0, 1)
-
-    return _through(tokens.flatten(0, 1), product, weights).view(tokens.shape)
 
 
 def _one(tokens: torch.Tensor, expert: int, weights: ExpertWeights) -> torch.Tensor:
