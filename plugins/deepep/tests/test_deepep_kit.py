@@ -8,6 +8,8 @@ from stepwell_deepep.elastic import DeepEPV2
 from stepwell_deepep.low_latency import DeepEPLowLatency
 from stepwell_deepep.normal import DeepEP
 from stepwell_testkit import DispatchKit, TorchAdapter
+from stepwell_testkit.dispatch.arrivals import Arrivals
+from stepwell_testkit.dispatch.sums import Sums
 
 
 class TestNormal(DispatchKit):
@@ -35,10 +37,10 @@ class TestLowLatency(DispatchKit):
         return over(DeepEPLowLatency, LowLatencyConfig(capacity=6), ranks=2)
 
 
-class TestEightBits(DispatchKit):
-    """What differs by what travels; losses are noticed as above."""
+class TestEightBits(Arrivals, Sums):
+    """The parts of the kit that differ by what travels."""
 
-    provides, notices_lost = frozenset({Capability.GRAPH_SAFE}), False
+    provides = frozenset({Capability.GRAPH_SAFE})
     dtype, tolerance, adapter, hidden, max_tokens = "bfloat16", 0.08, TorchAdapter(), 2048, 8
 
     @pytest.fixture

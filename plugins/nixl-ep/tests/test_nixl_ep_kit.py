@@ -5,6 +5,8 @@ import pytest
 from stepwell import Capability
 from stepwell_nixl_ep.config import NixlEPConfig
 from stepwell_testkit import DispatchKit, TorchAdapter
+from stepwell_testkit.dispatch.arrivals import Arrivals
+from stepwell_testkit.dispatch.sums import Sums
 
 
 class TestNixlEP(DispatchKit):
@@ -16,10 +18,10 @@ class TestNixlEP(DispatchKit):
         return over(NixlEPConfig(capacity=6))
 
 
-class TestEightBits(DispatchKit):
-    """What differs by what travels; losses are noticed as above."""
+class TestEightBits(Arrivals, Sums):
+    """The parts of the kit that differ by what travels."""
 
-    provides, notices_lost = frozenset({Capability.GRAPH_SAFE}), False
+    provides = frozenset({Capability.GRAPH_SAFE})
     dtype, tolerance, adapter, hidden, max_tokens = "bfloat16", 0.08, TorchAdapter(), 2048, 8
 
     @pytest.fixture

@@ -36,6 +36,8 @@ class Hooked(Lent):
     handle: object
     rows: Rows
     counts: torch.Tensor
+    stream: torch.cuda.Stream | None
+    """On which the library receives, whichever is current then; None on a device without."""
     sums: torch.Tensor | None = None
 
 
@@ -98,6 +100,7 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
             handle=came.handle,
             rows=came.rows,
             counts=came.counts,
+            stream=_stream(tokens),
         )
         self._outstanding = batch
         return batch
@@ -110,6 +113,7 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
 
     def _return(self, outputs: torch.Tensor, batch: Hooked) -> None:
         self._settle()
+        batch.stream = _stream(outputs)
         batch.sums, batch.hook = self._combine(outputs, batch.experts, batch.weights, batch.handle)
         self._outstanding = batch
 
@@ -128,6 +132,8 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
         if hook is not None:
             self._outstanding = None
             hook()
+            if batch.stream is not None and batch.stream != torch.cuda.current_stream(batch.stream.device):
+                torch.cuda.current_stream(batch.stream.device).wait_stream(batch.stream)
 
     def _watch(self, *, on_device: bool) -> None:
         """Let no sum pass that a rank is missing from: these libraries go on without it.
@@ -157,3 +163,7 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
         if self._float8 and traffic.hidden % self.multiple:
             why = f"8-bit tokens have a hidden size that is a multiple of {self.multiple}, not {traffic.hidden}"
             raise ConfigError(f"dispatch {name!r}: {why}; set tokens = 'bfloat16'")
+
+
+def _stream(tensor: torch.Tensor) -> torch.cuda.Stream | None:
+    return torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None

@@ -107,9 +107,7 @@ class DeepEPV2(LibraryDispatcher[Expanded]):
         return batch.sums
 
     def _free(self) -> None:
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            buffer.destroy()
+        self._buffer = None  # not destroyed, which would wait for all ranks: the end of the process gives it back
 
     def _launch(self, batch: Expanded) -> None:
         batch.rows, _, batch.shares, batch.handle, batch.event = self._buffer.dispatch(

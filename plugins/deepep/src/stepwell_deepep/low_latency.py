@@ -73,6 +73,4 @@ class DeepEPLowLatency(HookedDispatcher):
         return sums, hook
 
     def _free(self) -> None:
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            buffer.destroy()
+        self._buffer = None  # not destroyed, which would wait for all ranks: the end of the process gives it back

@@ -111,9 +111,7 @@ class DeepEP(LibraryDispatcher[Sent]):
         return batch.sums
 
     def _free(self) -> None:
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            buffer.destroy()
+        self._buffer = None  # not destroyed, which would wait for all ranks: the end of the process gives it back
 
     def _chunks(self, own: Chunks | None, library: Callable[[int], Any], ranks: int) -> Any:
         if own is not None:

@@ -32,5 +32,7 @@ class Wired:
         return self.post(kind, parts)(error)
 
     def leave(self):
+        """Destroying waits for all ranks."""
         assert self.live, "destroyed twice"
+        self.exchange("destroy", [None] * self.size, "CUDA error: unspecified launch failure")
         self.live = False
