@@ -1,0 +1,1 @@
+"""`stepwell eplb`: plan a placement from counts, or replay counts over time."""
