@@ -50,7 +50,7 @@ def stepwell_commands() -> Iterable[click.Command]:
 @hookimpl
 def stepwell_benches() -> Iterable[click.Command]:
     """How near to the device's limits a model runs."""
-    from stepwell_transformers.bench.commands import burst, decode, hit, overlap, prefill, spread
+    from stepwell_transformers.bench.commands import burst, decode, hit, overlap, prefill, spread, twobatch
     from stepwell_transformers.bench.transfer import transfer
 
-    return [burst, decode, hit, overlap, prefill, spread, transfer]
+    return [burst, decode, hit, overlap, prefill, spread, transfer, twobatch]

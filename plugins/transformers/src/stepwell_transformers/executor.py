@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from stepwell import Step, StepPlan, StepResult
 from stepwell_kernels import HostPages
+
+if TYPE_CHECKING:
+    from stepwell_transformers.twobatch import Overlap
 
 
 class Flight(Step):
@@ -27,6 +31,9 @@ class Flight(Step):
 
 class Executor(ABC):
     """Owns what a device keeps of requests between steps. Called from one thread."""
+
+    overlap: Overlap | None = None
+    """What runs steps as two halves, where the config asks for it."""
 
     @abstractmethod
     def pin(self, hosts: Sequence[HostPages]) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import click
 
-from stepwell_transformers.bench.options import Limit, Point, Several, Tokens, bench_options, setup
+from stepwell_transformers.bench.options import (
+    LARGE_EXPERTS,
+    TINY_EXPERTS,
+    Limit,
+    Point,
+    Several,
+    Tokens,
+    bench_options,
+    setup,
+)
 
 
 @click.command()
@@ -213,5 +222,50 @@ def spread(
         steps or (4 if small else 64),
         bench.SMALL_SUMS if small else bench.SUMS,
         4 if small else 64,
+    )
+    bench.run(what, wanted, as_json)
+
+
+@click.command()
+@bench_options
+@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Each with a device of its own.")
+@click.option("--dispatch", default="collective", show_default=True, help="What sends; it is slowed to each rate.")
+@click.option("--prefill", type=Tokens(), multiple=True, help="Tokens of a prompt, as 8k; may be repeated.")
+@click.option("--decode", "rows", type=click.IntRange(2), multiple=True, help="Rows of a decode step; may be repeated.")
+@click.option(
+    "--ratio", "ratios", type=click.FloatRange(0.01, 100), multiple=True, help="Communication to computation."
+)
+@click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Of each kind a turn.")
+def twobatch(
+    model: str | None,
+    device: str,
+    page_size: int,
+    rounds: int | None,
+    sets: Sequence[str],
+    as_json: bool,
+    ranks: int,
+    dispatch: str,
+    prefill: Sequence[int],
+    rows: Sequence[int],
+    ratios: Sequence[float],
+    steps: int,
+) -> None:
+    """Time steps as one batch and as two halves, over links as slow as communication is to be.
+
+    The link is a declared one: what dispatches is slowed to it. Ranks are processes, all on this machine; steps run
+    without CUDA graphs.
+    """
+    from stepwell_transformers.bench import twobatch as bench
+
+    name = model or (TINY_EXPERTS if device == "cpu" else LARGE_EXPERTS)
+    what = setup(name, device, page_size, rounds or 3, sets)
+    chosen = bool(prefill or rows)
+    wanted = bench.Wanted(
+        ranks,
+        dispatch,
+        prefill or (() if chosen else bench.SMALL_PREFILL if what.small else bench.PREFILL),
+        rows or (() if chosen else bench.SMALL_DECODE if what.small else bench.DECODE),
+        ratios or bench.RATIOS,
+        steps,
     )
     bench.run(what, wanted, as_json)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 LARGE, TINY = "random/llama-3.1-8b", "random/tiny"
+LARGE_EXPERTS, TINY_EXPERTS = "random/qwen3-30b-a3b", "random/tiny-experts"
 DIGITS = 12
 """Of a number, at most: beyond, nothing is measured any more, and Python refuses to read it in the end."""
 

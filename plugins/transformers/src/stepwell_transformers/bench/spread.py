@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +12,14 @@ import msgspec
 import numpy as np
 import torch
 
-from stepwell import ConfigError, StepwellError
+from stepwell import ConfigError
 from stepwell_transformers.bench.options import Setup
+from stepwell_transformers.bench.processes import outputs
 from stepwell_transformers.bench.report import about, ms, progress, show
 from stepwell_transformers.bench.spread_rank import Asked, Found
 
 PROMPTS, POINTS, SUMS = (8192,), ((1, 2048), (64, 2048)), (1, 4, 16, 64, 128, 256, 512, 2048)
 SMALL_PROMPTS, SMALL_POINTS, SMALL_SUMS = (64,), ((1, 32), (4, 32)), (1, 8)
-PATIENCE_S = 900.0
 COLUMNS = {
     "what": "what",
     "ranks": "ranks",
@@ -152,32 +149,5 @@ def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: 
 
 
 def started(asked: Sequence[Asked], folder: Path) -> Found:
-    """Ranks as processes; what the first has found. None is left."""
-    outputs = [folder / f"rank-{one.rank}" for one in asked]
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for one, output in zip(asked, outputs, strict=True):
-            command = [sys.executable, "-m", "stepwell_transformers.bench.spread_rank"]
-            with output.open("wb") as file:
-                processes.append(subprocess.Popen([*command, msgspec.json.encode(one).decode()], stdout=file))
-        _wait(processes)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return msgspec.json.decode(outputs[0].read_bytes(), type=Found)
-
-
-def _wait(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended well; StepwellError as soon as one has not."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        codes = [process.poll() for process in started]
-        failed = [(rank, code) for rank, code in enumerate(codes) if code]
-        if failed:
-            raise StepwellError(f"rank {failed[0][0]} ended with status {failed[0][1]}; what it said is above")
-        if None not in codes:
-            return
-        if time.monotonic() > deadline:
-            raise StepwellError(f"ranks did not end within {PATIENCE_S:.0f} s")
-        time.sleep(0.05)
+    """Ranks as processes; what the first has found."""
+    return msgspec.json.decode(outputs("stepwell_transformers.bench.spread_rank", asked, folder), type=Found)

@@ -30,7 +30,7 @@ class Overlap:
 
     def __init__(self, pace: Pace, overs: tuple[Over, Over] = (same, same)) -> None:
         """`overs`: what either half's dispatches go through."""
-        self._pace, self._overs = pace, overs
+        self.pace, self._overs = pace, overs
         self._turns = Turns()
         self._broken = ""
 
@@ -48,13 +48,13 @@ class Overlap:
         """How a step runs; `graph`: there is one of halves for it."""
         if self._broken:
             raise RuntimeError(f"an earlier step ended while tokens were on their way to experts ({self._broken})")
-        return decide(size, wanted=self._pace.wants(size), graph=graph)
+        return decide(size, wanted=self.pace.wants(size), graph=graph)
 
     def timed(self, size: Size, work: Callable[[], T], *, halved: bool) -> T:
         """What `work` answers, which is a step's forward, or enqueues it."""
-        self._pace.begin()
+        self.pace.begin()
         found = work()
-        self._pace.end(size, halved=halved)
+        self.pace.end(size, halved=halved)
         return found
 
     def in_turns(self, size: Size, first: Callable[[Told], T], second: Callable[[Told], T]) -> list[T]:
