@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from stepwell import Capability, ConfigError, Format
-from stepwell_kernels.collective import Group, Solo, thread_groups
+from stepwell_kernels.collective import Solo, thread_groups
 from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.experts import ExpertsSettings, Told
-from stepwell_transformers.experts.experts import Experts
-from stepwell_transformers.experts.map import SlotMap
-from stepwell_transformers.experts.share import Share
-from stepwell_transformers.experts.slots import first_row
-from stepwell_transformers.spread import Plan, install
 
-HIDDEN = 8
-
-
-class Multiplying(nn.Module):
-    """Experts of which number e multiplies by e + 1."""
-
-    def __init__(self, count: int, config: Any) -> None:
-        super().__init__()
-        self.has_gate = self.has_bias = self.is_transposed = self.has_post_expert_norm = False
-        self.config, self.act_fn = config, nn.Identity()
-        factors = torch.arange(1.0, count + 1)[:, None, None]
-        self.up_proj = nn.Parameter(torch.eye(HIDDEN) * factors, requires_grad=False)
-        self.down_proj = nn.Parameter(torch.eye(HIDDEN).repeat(count, 1, 1), requires_grad=False)
-
-
-class Model(nn.Module):
-    """Of one layer, and a router that is not asked."""
-
-    def __init__(self, count: int, top_k: int) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(num_experts_per_tok=top_k, hidden_size=HIDDEN, _experts_implementation="eager")
-        self.block = nn.Module()
-        self.block.experts = Multiplying(count, self.config)
-        self.dtype, self.device = torch.float32, torch.device("cpu")
-
-    def set_experts_implementation(self, name: str) -> None:
-        self.config._experts_implementation = name
-
-
-class Layer:
-    """That layer over some ranks, which have tokens of their own or, in a `groups` of several, the same ones."""
-
-    def __init__(
-        self, asked_for: Any, table: Any, groups: Sequence[Group], count: int, top_k: int, **more: Any
-    ) -> None:
-        self.count, self.tables = count, table(len(groups))
-        self.groups = groups
-
-        def take(rank: int) -> Experts:
-            model = Model(count, top_k)
-            asked = asked_for(self.tables, rank, **more)
-            install(model, Plan(1, {}, asked.cuts(model), frozenset(), frozenset()), Solo())
-            return Experts(model, asked, groups[rank])
-
-        self.experts = self.each(take)
-
-    def each(self, work: Callable[[int], Any]) -> list[Any]:
-        with ThreadPoolExecutor(len(self.groups)) as threads:
-            return list(threads.map(work, range(len(self.groups))))
-
-    def run(
-        self, batches: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], **told: Any
-    ) -> list[torch.Tensor]:
-        def go(rank: int) -> torch.Tensor:
-            tokens, experts, weights = batches[rank]
-            spread = self.experts[rank]
-            with spread.running(Told(**told), len(tokens)):
-                return spread.layers[0].run(tokens, experts, weights)
-
-        return self.each(go)
+from .layers import HIDDEN, Layer, batch, check, wanted
 
 
 @pytest.fixture
@@ -93,27 +26,6 @@ def layer(asked_for: Any, table: Any) -> Callable[..., Layer]:
         return Layer(asked_for, table, groups, count, top_k, **more)
 
     return make
-
-
-def batch(
-    tokens: int, count: int = 8, top_k: int = 2, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(seed)
-    experts = (
-        torch.stack([torch.randperm(count, generator=random)[:top_k] for _ in range(tokens)] or [])
-        if tokens
-        else torch.empty((0, top_k), dtype=torch.int64)
-    )
-    return torch.randn((tokens, HIDDEN), generator=random), experts, torch.rand((tokens, top_k), generator=random)
-
-
-def wanted(tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return tokens * ((experts + 1) * weights).sum(1, keepdim=True)
-
-
-def check(got: Sequence[torch.Tensor], batches: Sequence[Any]) -> None:
-    for one, given in zip(got, batches, strict=True):
-        torch.testing.assert_close(one, wanted(*given))
 
 
 @pytest.mark.parametrize("format", list(Format))
@@ -240,44 +152,15 @@ def test_b097_replicas_without_a_dispatch_are_refused() -> None:
         TransformersConfig(experts=ExpertsSettings(spare=2))
 
 
-def test_b098_the_replicas_of_a_hot_expert_share_its_tokens() -> None:
-    """200 tokens for expert 0 of 8 on 4 ranks with 12 slots: at first one more slot has some, then all that it got."""
-    row = first_row(8, 4)
-    map = SlotMap(row, 8, torch.device("cpu"))
-    hot = torch.zeros((200, 1), dtype=torch.int64)
-    before = torch.bincount(map.slots(hot, 0).flatten(), minlength=12)
-    assert before.nonzero().flatten().tolist() == [0, 8]
-    kept = map._slots, map._copies
-    row = np.array([0, 1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 0], np.int32)
-    map.write(row)
-    after = torch.bincount(map.slots(hot, 0).flatten(), minlength=12)
-    assert after[row == 0].tolist() == [40] * 5
-    assert (map._slots is kept[0]) and (map._copies is kept[1]), "graphs see what was written"
-    shares = [Share(group).span(201) for group in thread_groups(4)]
-    parts = [map.slots(torch.zeros((stop - start, 1), dtype=torch.int64), start) for start, stop in shares]
-    spread = torch.bincount(torch.cat(parts).flatten(), minlength=12)[row == 0]
-    assert spread.max() - spread.min() <= 1, "over all ranks together"
-
-
-def test_b103_padding_and_ranks_do_not_skew_which_replica_is_taken() -> None:
-    """Two groups of four ranks, an expert with two copies, 32 real tokens each and 8 of padding."""
-    map = SlotMap(first_row(2, 1), 2, torch.device("cpu"))
-    loads = torch.zeros(3)
-    for _ in range(2):
-        for rank, group in enumerate(thread_groups(4)):
-            start, stop = Share(group).span(40)
-            real = torch.arange(start, stop) < 32
-            assert int(real.sum()) == (2 if rank == 3 else 10)
-            slots = map.slots(torch.zeros((stop - start, 1), dtype=torch.int64), start)[real]
-            loads += torch.bincount(slots.flatten(), minlength=3)
-    assert loads.tolist() == [32, 0, 32]
-
-
-@pytest.mark.parametrize("row", [[0, 1, 2, 3, 0], [0, 1, 2, 2, 0, 0], [0, 1, 2, 3, 4, 0]])
-def test_a_map_that_leaves_an_expert_out_is_refused(row: list[int]) -> None:
-    map = SlotMap(first_row(4, 2), 4, torch.device("cpu"))
-    with pytest.raises(ValueError, match="each of which stands in one at least"):
-        map.write(np.array(row, np.int32))
+@pytest.mark.parametrize("format", list(Format))
+def test_what_follows_an_expert_is_of_its_answer_alone(layer: Any, format: Format) -> None:
+    """Before answers are weighted and summed, and of the rows that are filled."""
+    given = batch(7)
+    tokens, experts, weights = given
+    parts = torch.tanh(tokens[:, None] * (experts + 1)[..., None]) * weights[..., None]
+    spread = layer(2, alike=True, after=nn.Tanh(), format=format)
+    for got in spread.run([given] * 2):
+        torch.testing.assert_close(got, parts.sum(1))
 
 
 @pytest.mark.parametrize("many", [1, 3])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepwell import Format
+from stepwell import ConfigError, Format
 
 TOKENS = torch.arange(23)[None] * 37 % 300
 FAMILIES = ("mixtral", "qwen3-moe", "qwen2-moe", "gpt-oss", "deepseek-v3")
@@ -98,3 +98,17 @@ def test_without_its_own_map_one_rank_computes_by_the_librarys_code(
     assert len(calls) == made
     near([answer(model)], want)
     assert len(calls) > made
+
+
+def test_sixteen_bits_are_dispatched_as_they_are(whole_of: Callable[..., Any], spread_over: Callable[..., Any]) -> None:
+    model = whole_of("gpt-oss").to(torch.bfloat16)
+    ranks = spread_over(model, 2, format=Format.SORTED)
+    got, want = ranks.logits(TOKENS), answer(model)
+    assert torch.equal(got[0], got[1])
+    assert got[0].dtype == torch.bfloat16
+    assert (got[0] - want).abs().max() <= 5e-2 * want.abs().max()
+
+
+def test_weights_of_another_kind_are_refused(whole_of: Callable[..., Any], spread_over: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"runner.dtype: tokens in torch.float16 are not dispatched"):
+        spread_over(whole_of("mixtral").to(torch.float16), 1)
