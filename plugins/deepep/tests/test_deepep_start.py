@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 from stepwell import Capability, ConfigError, Dispatcher, Format, Traffic
 from stepwell.offers import provided
@@ -11,6 +12,7 @@ from stepwell_deepep.config import ElasticConfig, LowLatencyConfig, NormalConfig
 from stepwell_deepep.elastic import DeepEPV2
 from stepwell_deepep.low_latency import DeepEPLowLatency
 from stepwell_deepep.normal import DeepEP
+from stepwell_kernels.dispatch.direct import HasDirect
 from stepwell_testkit import KitContext
 from stepwell_testkit.together import at_once
 
@@ -160,3 +162,27 @@ def test_how_many_processors_it_takes_is_a_setting(over, double):
 
 def test_formats():
     assert (DeepEP.format, DeepEPV2.format, DeepEPLowLatency.format) == (Format.ONCE, Format.SORTED, Format.MASKED)
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (DeepEP, NormalConfig()),
+        (DeepEPV2, ElasticConfig()),
+        (DeepEPV2, ElasticConfig(sizes="bound")),
+        (DeepEPLowLatency, LowLatencyConfig()),
+    ],
+)
+def test_the_library_alone_does_the_same_for_benches(over, make, config):
+    """Every call of it is one that the double takes."""
+    dispatchers = opened(over(make, config, ranks=2))
+
+    def both(rank):
+        assert isinstance(dispatchers[rank], HasDirect)
+        batch = torch.ones(3, 2048).bfloat16(), torch.tensor([[0, 7]] * 3), torch.full((3, 2), 0.5)
+        by_hand = dispatchers[rank].direct(*batch)
+        for _ in range(3):
+            by_hand.dispatch()
+            by_hand.combine()
+
+    at_once(both, 2, 30)

@@ -3,8 +3,10 @@
 import sys
 
 import pytest
+import torch
 
 from stepwell import Capability, ConfigError, Dispatcher, Traffic
+from stepwell_kernels.dispatch.direct import HasDirect
 from stepwell_mooncake_ep import fit, stepwell_checks, stepwell_dispatchers
 from stepwell_mooncake_ep.config import MooncakeEPConfig
 from stepwell_testkit import KitContext
@@ -118,3 +120,18 @@ def test_b113_memory_that_cannot_be_had_is_refused_with_its_size(over, double):
     double.room = 1 << 20
     with pytest.raises(ConfigError, match=r"\d+ MiB .*24 tokens"):
         opened(over())
+
+
+def test_the_library_alone_does_the_same_for_benches(over):
+    """Every call of it is one that the double takes."""
+    dispatchers = opened(over(ranks=2))
+
+    def both(rank):
+        assert isinstance(dispatchers[rank], HasDirect)
+        batch = torch.ones(3, 2048).bfloat16(), torch.tensor([[0, 7]] * 3), torch.full((3, 2), 0.5)
+        by_hand = dispatchers[rank].direct(*batch)
+        for _ in range(3):
+            by_hand.dispatch()
+            by_hand.combine()
+
+    at_once(both, 2, 30)

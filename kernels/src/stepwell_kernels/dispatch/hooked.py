@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -43,12 +44,30 @@ class Hooked(Lent):
 
 @dataclass(frozen=True)
 class Arriving:
-    """What a library's dispatch answers: written by `hook`."""
+    """What a library's dispatch answers: written by `hook`, where there is one."""
 
     rows: Rows
     counts: torch.Tensor
     handle: object
-    hook: Hook
+    hook: Hook | None
+
+
+class ByHand:
+    """One batch there and back, each in one call."""
+
+    def __init__(self, there: Callable[[], Arriving], back: Callable[[torch.Tensor, object], object]) -> None:
+        self._there, self._back = there, back
+        self._came = there()
+        rows = self._came.rows[0] if isinstance(self._came.rows, tuple) else self._came.rows
+        self._outputs = torch.zeros_like(rows, dtype=torch.bfloat16)
+        self.combine()
+
+    def dispatch(self) -> object:
+        self._came = self._there()
+        return self._came
+
+    def combine(self) -> object:
+        return self._back(self._outputs, self._came.handle)
 
 
 class HookedDispatcher(LibraryDispatcher[Hooked]):
@@ -68,14 +87,14 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
         """Make the library's buffer for so many tokens a rank."""
 
     @abstractmethod
-    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
-        """Send."""
+    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor, hooked: bool) -> Arriving:
+        """Send; and receive, unless in a hook."""
 
     @abstractmethod
     def _combine(
-        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
-    ) -> tuple[torch.Tensor, Hook]:
-        """Send outputs back: the sums, and what writes them."""
+        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object, hooked: bool
+    ) -> tuple[torch.Tensor, Hook | None]:
+        """Send outputs back: the sums, and what writes them; where there is no hook they are written."""
 
     def _silent(self) -> torch.Tensor | None:
         """Nonzero for each rank that was waited for in vain; None where the library's kernels stop then."""
@@ -91,7 +110,7 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
 
     def _send(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, count: int) -> Hooked:
         self._settle()
-        came = self._dispatch(tokens, experts)
+        came = self._dispatch(tokens, experts, hooked=True)
         batch = Hooked(
             experts=experts,
             weights=weights,
@@ -114,7 +133,7 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
     def _return(self, outputs: torch.Tensor, batch: Hooked) -> None:
         self._settle()
         batch.stream = _stream(outputs)
-        batch.sums, batch.hook = self._combine(outputs, batch.experts, batch.weights, batch.handle)
+        batch.sums, batch.hook = self._combine(outputs, batch.experts, batch.weights, batch.handle, hooked=True)
         self._outstanding = batch
 
     def _sum(self, batch: Hooked) -> torch.Tensor:
@@ -122,6 +141,11 @@ class HookedDispatcher(LibraryDispatcher[Hooked]):
         self._watch(on_device=True)
         assert batch.sums is not None
         return batch.sums
+
+    def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> ByHand:
+        """The library alone, in its plainest calls; see `HasDirect`."""
+        there = partial(self._dispatch, tokens, experts, hooked=False)
+        return ByHand(there, lambda outputs, handle: self._combine(outputs, experts, weights, handle, hooked=False))
 
     def _settle(self) -> None:
         if self._outstanding is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from stepwell import ConfigError, Dispatched, Format, Traffic
+from stepwell_deepep.by_hand import ByHand
 from stepwell_deepep.config import ElasticConfig
 from stepwell_deepep.made import made
 from stepwell_kernels.dispatch.library import Lent, LibraryDispatcher, Peers
@@ -105,6 +106,25 @@ class DeepEPV2(LibraryDispatcher[Expanded]):
         batch.event.current_stream_wait()
         assert batch.sums is not None
         return batch.sums
+
+    def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> ByHand:
+        """The library alone; see `HasDirect`."""
+        buffer, experts = self._buffer, experts.to(self._index)
+        sizes = {"num_experts": self._experts, "num_max_tokens_per_rank": self._most}
+
+        def there() -> tuple[torch.Tensor, object]:
+            rows, _, _, handle, _ = buffer.dispatch(
+                tokens,
+                topk_idx=experts,
+                topk_weights=weights,
+                **sizes,
+                num_sms=self._config.num_sms,
+                do_cpu_sync=self._exact,
+                do_expand=True,
+            )
+            return rows, handle
+
+        return ByHand(there, lambda rows, handle: buffer.combine(rows, handle, num_sms=self._config.num_sms))
 
     def _free(self) -> None:
         self._buffer = None  # not destroyed, which would wait for all ranks: the end of the process gives it back

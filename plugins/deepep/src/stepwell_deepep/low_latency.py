@@ -54,22 +54,22 @@ class DeepEPLowLatency(HookedDispatcher):
             raise ConfigError(f"dispatch {NAME!r}: {why}: raise it, or lower capacity")
         self._buffer.clean_low_latency_buffer(capacity, traffic.hidden, traffic.experts)
 
-    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
+    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor, hooked: bool) -> Arriving:
         rows, counts, handle, _, hook = self._buffer.low_latency_dispatch(
             tokens,
             experts.to(self._index),
             self._most,
             self._experts,
             use_fp8=self._float8,
-            return_recv_hook=True,
+            return_recv_hook=hooked,
         )
         return Arriving(rows, counts, handle, hook)
 
     def _combine(
-        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
-    ) -> tuple[torch.Tensor, Hook]:
+        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object, hooked: bool
+    ) -> tuple[torch.Tensor, Hook | None]:
         experts = experts.to(self._index)
-        sums, _, hook = self._buffer.low_latency_combine(outputs, experts, weights, handle, return_recv_hook=True)
+        sums, _, hook = self._buffer.low_latency_combine(outputs, experts, weights, handle, return_recv_hook=hooked)
         return sums, hook
 
     def _free(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from stepwell import ConfigError, Dispatched, Format, Traffic
+from stepwell_deepep.by_hand import ByHand
 from stepwell_deepep.config import Chunks, NormalConfig
 from stepwell_deepep.made import made
 from stepwell_kernels.dispatch.library import Lent, LibraryDispatcher, Peers
@@ -109,6 +110,21 @@ class DeepEP(LibraryDispatcher[Sent]):
         batch.event.current_stream_wait()
         assert batch.sums is not None
         return batch.sums
+
+    def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> ByHand:
+        """The library alone; see `HasDirect`."""
+        buffer, experts = self._buffer, experts.to(self._index)
+
+        def there() -> tuple[torch.Tensor, object]:
+            to_rank, to_node, to_expert, in_rank, _ = buffer.get_dispatch_layout(experts, self._experts)
+            layout = {"num_tokens_per_rdma_rank": to_node, "is_token_in_rank": in_rank}
+            layout |= {"num_tokens_per_rank": to_rank, "num_tokens_per_expert": to_expert}
+            rows, _, _, _, handle, _ = buffer.dispatch(
+                tokens, **layout, topk_idx=experts, topk_weights=weights, config=self._there
+            )
+            return rows, handle
+
+        return ByHand(there, lambda rows, handle: buffer.combine(rows, handle, config=self._back))
 
     def _free(self) -> None:
         self._buffer = None  # not destroyed, which would wait for all ranks: the end of the process gives it back

@@ -42,7 +42,7 @@ class MooncakeEP(HookedDispatcher):
             raise ConfigError(f"dispatch {NAME!r}: {why}")
         self._active = torch.ones(peers.size, dtype=torch.int32, device=peers.device)
 
-    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
+    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor, hooked: bool) -> Arriving:
         rows, counts, handle, _, hook = self._buffer.dispatch(
             tokens,
             experts,
@@ -51,15 +51,15 @@ class MooncakeEP(HookedDispatcher):
             self._experts,
             self._timeout_us,
             use_fp8=self._float8,
-            return_recv_hook=True,
+            return_recv_hook=hooked,
         )
         return Arriving(rows, counts, handle, hook)
 
     def _combine(
-        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
-    ) -> tuple[torch.Tensor, Hook]:
+        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object, hooked: bool
+    ) -> tuple[torch.Tensor, Hook | None]:
         sums, _, hook = self._buffer.combine(
-            outputs, experts, weights, self._active, self._timeout_us, handle, return_recv_hook=True
+            outputs, experts, weights, self._active, self._timeout_us, handle, return_recv_hook=hooked
         )
         return sums, hook
 

@@ -49,22 +49,22 @@ class NixlEP(HookedDispatcher):
             raise ConfigError(f"dispatch {NAME!r}: {why}") from error
         self._mask = torch.zeros(peers.size, dtype=torch.int32, device=peers.device)
 
-    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor) -> Arriving:
+    def _dispatch(self, tokens: torch.Tensor, experts: torch.Tensor, hooked: bool) -> Arriving:
         rows, counts, handle, _, hook = self._buffer.dispatch(
             tokens,
             experts.to(self._index),
             self._most,
             self._experts,
             use_fp8=self._float8,
-            return_recv_hook=True,
+            return_recv_hook=hooked,
         )
         return Arriving(rows, counts, handle, hook)
 
     def _combine(
-        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object
-    ) -> tuple[torch.Tensor, Hook]:
+        self, outputs: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, handle: object, hooked: bool
+    ) -> tuple[torch.Tensor, Hook | None]:
         experts = experts.to(self._index)
-        sums, _, hook = self._buffer.combine(outputs, experts, weights, handle, return_recv_hook=True)
+        sums, _, hook = self._buffer.combine(outputs, experts, weights, handle, return_recv_hook=hooked)
         return sums, hook
 
     def _silent(self) -> torch.Tensor:

@@ -127,7 +127,7 @@ class Buffer(low.Buffer, Wired):
         counts = [int((experts == expert).sum()) for expert in range(own)]
         event = EventOverlap(EventHandle())
         results = event.later(rows), event.later(experts), event.later(weights)
-        return *results, counts, handle, event
+        return *results, counts, handle, event.known(async_finish)
 
     def combine(
         self,
@@ -155,11 +155,11 @@ class Buffer(low.Buffer, Wired):
                 whole[places] += rows.float()
             sums.copy_(whole)
 
-        return sums, None, EventOverlap(EventHandle(finish))
+        return sums, None, EventOverlap(EventHandle(finish)).known(async_finish)
 
     def destroy(self):
         self.leave()
 
     def _beside(self, previous_event, async_finish, allocate_on_comm_stream):
-        assert isinstance(previous_event, EventOverlap), "an EventOverlap, not an EventHandle"
-        assert async_finish and allocate_on_comm_stream
+        assert async_finish == allocate_on_comm_stream == (previous_event is not None)
+        assert previous_event is None or isinstance(previous_event, EventOverlap), "not an EventHandle"

@@ -110,10 +110,10 @@ class ElasticBuffer(Wired):
         if do_cpu_sync:
             finish()
             handle.num_recv_tokens_per_expert_list = each.tolist()
-            late = event.later(rows.clone())
-            return late, None, event.later(shares.clone()), handle, event
+            late, shares = event.later(rows.clone()), event.later(shares.clone())
+            return late, None, shares, handle, event.known(async_with_compute_stream)
         event.event.finish = finish
-        return rows, None, shares, handle, event
+        return rows, None, shares, handle, event.known(async_with_compute_stream)
 
     def combine(
         self,
@@ -141,11 +141,11 @@ class ElasticBuffer(Wired):
                 whole.index_add_(0, places, rows.float())
             sums.copy_(whole)
 
-        return sums, None, EventOverlap(EventHandle(finish))
+        return sums, None, EventOverlap(EventHandle(finish)).known(async_with_compute_stream)
 
     def destroy(self):
         self.leave()
 
     def _beside(self, previous_event, async_with_compute_stream, allocate_on_comm_stream):
-        assert isinstance(previous_event, EventHandle), "an EventHandle, not an EventOverlap"
-        assert async_with_compute_stream and allocate_on_comm_stream
+        assert async_with_compute_stream == allocate_on_comm_stream == (previous_event is not None)
+        assert previous_event is None or isinstance(previous_event, EventHandle), "not an EventOverlap"

@@ -28,3 +28,9 @@ class EventOverlap:
         tensor = values.clone().fill_(float("nan") if values.is_floating_point() else -77)
         self.guarded.append((tensor, values))
         return tensor
+
+    def known(self, beside):
+        """This event; of what is in the caller's stream, one that has come."""
+        if not beside:
+            self.current_stream_wait()
+        return self

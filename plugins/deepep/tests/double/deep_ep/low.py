@@ -16,6 +16,9 @@ class Buffer:
         if missing:
             raise RuntimeError("CUDA error: unspecified launch failure")
 
+    def later(self, hook, return_recv_hook):
+        return hook if return_recv_hook else hook()
+
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts):
         message = 16 + max(2 * hidden, hidden + 4 * hidden // 128)
@@ -42,14 +45,14 @@ class Buffer:
         assert self.live and self.low_latency_mode and self.clean, "marks of other kernels are in the buffer"
         assert self.nvshmem_qp_depth >= (num_max_dispatch_tokens_per_rank + 1) * 2
         assert self.num_qps_per_rank >= num_experts // self.size
-        assert return_recv_hook and not async_finish and not round_scale and not use_ue8m0
+        assert not async_finish and not round_scale and not use_ue8m0
         size = self.get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank, x.shape[1], self.size, num_experts)
         assert size <= self.num_rdma_bytes
         self.alive += 1
         assert self.alive <= 2, "results of three dispatches alive"
         most = num_max_dispatch_tokens_per_rank
         rows, counts, handle, hook = self.kernels.dispatch(x, topk_idx, most, num_experts, use_fp8)
-        return rows, counts, handle, EventOverlap(None), hook
+        return rows, counts, handle, EventOverlap(None), self.later(hook, return_recv_hook)
 
     def low_latency_combine(
         self,
@@ -64,7 +67,7 @@ class Buffer:
         out=None,
         combine_wait_recv_cost_stats=None,
     ):
-        assert self.live and return_recv_hook and not (use_logfmt or zero_copy or async_finish) and out is None
+        assert self.live and not (use_logfmt or zero_copy or async_finish) and out is None
         self.alive -= 1
         sums, hook = self.kernels.combine(x, topk_idx, topk_weights, handle)
-        return sums, EventOverlap(None), hook
+        return sums, EventOverlap(None), self.later(hook, return_recv_hook)

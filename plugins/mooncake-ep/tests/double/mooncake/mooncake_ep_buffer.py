@@ -43,13 +43,13 @@ class Buffer:
         return_recv_hook=False,
     ):
         self._ranks(active_ranks, timeout_us)
-        assert return_recv_hook and not async_finish and use_fp8 is not None
+        assert not async_finish and use_fp8 is not None
         size = self.get_ep_buffer_size_hint(num_max_dispatch_tokens_per_rank, x.shape[1], 0, num_experts)
         assert size <= self.num_ep_buffer_bytes
         most = num_max_dispatch_tokens_per_rank
         rows, counts, handle, hook = self._kernels.dispatch(x, topk_idx, most, num_experts, use_fp8)
         self._recent = [*self._recent[1 - RECENT :], handle]
-        return rows, counts, handle, object(), hook
+        return rows, counts, handle, object(), hook if return_recv_hook else hook()
 
     def combine(
         self,
@@ -65,10 +65,10 @@ class Buffer:
         out=None,
     ):
         self._ranks(active_ranks, timeout_us)
-        assert return_recv_hook and not async_finish and not zero_copy and out is None
+        assert not async_finish and not zero_copy and out is None
         assert any(handle is recent for recent in self._recent), "a handle of long ago"
         sums, hook = self._kernels.combine(x, topk_idx, topk_weights, handle)
-        return sums, object(), hook
+        return sums, object(), hook if return_recv_hook else hook()
 
     def _ranks(self, active_ranks, timeout_us):
         assert not self._use_fallback

@@ -65,12 +65,12 @@ class Buffer:
         return_recv_hook=False,
     ):
         assert self.connected == list(range(self.ranks)), "not all ranks are connected"
-        assert return_recv_hook and not (async_finish or round_scale or use_ue8m0)
+        assert not (async_finish or round_scale or use_ue8m0)
         most, experts = num_max_dispatch_tokens_per_rank, self.own * self.ranks
         assert num_experts in (None, experts)
         assert self.get_rdma_size_hint(most, x.shape[1], self.ranks, experts) <= self.bytes
         rows, counts, handle, hook = self.kernels.dispatch(x, topk_idx, most, experts, use_fp8)
-        return rows, counts, (*handle[:4],), object(), hook
+        return rows, counts, (*handle[:4],), object(), hook if return_recv_hook else hook()
 
     def low_latency_combine(
         self,
@@ -85,9 +85,9 @@ class Buffer:
         out=None,
         combine_wait_recv_cost_stats=None,
     ):
-        assert return_recv_hook and not (use_logfmt or zero_copy or async_finish) and out is None
+        assert not (use_logfmt or zero_copy or async_finish) and out is None
         sums, hook = self.kernels.combine(x, topk_idx, topk_weights, (*handle, self.own * self.ranks))
-        return sums, object(), hook
+        return sums, object(), hook if return_recv_hook else hook()
 
     def dispatch(self, *args, **kwargs):
         return self.low_latency_dispatch(*args, **kwargs)
