@@ -88,7 +88,7 @@ class PlainLane:
         self.table, self.rank, self.launches = table, rank, []
 
     def run(self, kernel, programs, *args, warps, **meta):
-        self.launches.append(kernel.fn.__name__)
+        self.launches.append((kernel, programs, args, meta))
         self.table.run(self.rank, lambda: kernel[(programs,)](*args, **meta))
 
     def aside(self):

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from stepwell_symm.device.rows import words_of, words_put
-from stepwell_symm.device.waits import at_peer, flag_awaited, raised, turn_ended, turn_of
+from stepwell_symm.device.waits import at_peer, flag_awaited, given_up, raised, turn_ended, turn_of
 
 
 @triton.jit
@@ -29,6 +29,8 @@ def back_kernel(
 
     `begins` [WORLD + 1]: where each rank's rows begin. This rank's own stay where they are.
     """
+    if given_up(desk) != 0:
+        return
     turn = turn_of(desk)
     for turned in tl.static_range(WORLD - 1):
         peer = (RANK + 1 + turned) % WORLD

@@ -12,6 +12,7 @@ from stepwell_symm.device.waits import (
     at_peer,
     desk_free,
     flag_awaited,
+    given_up,
     raised,
     turn_of,
     words_awaited,
@@ -122,6 +123,8 @@ def low_send_kernel(
     """Store each token once into each of its ranks, with marks of its experts; the last program tells totals."""
     turn = turn_of(desk)
     desk_free(desk, turn, ACKS, RANK, WORLD, TIMED)
+    if given_up(desk) != 0:
+        return
     if tl.program_id(0) == tl.num_programs(0) - 1:
         totals = counted(experts, count * TOP, BINS, MANY)
         totals_told(desk, turn, totals, count, own, TOTALS, RANK, WORLD, BINS)
@@ -247,6 +250,8 @@ def reduce_kernel(
     BLOCK: tl.constexpr,
 ):
     """Sum up what the experts here made of a row, and store that into the rank whose token it is; a program a row."""
+    if given_up(desk) != 0:
+        return
     turn = turn_of(desk)
     row = tl.program_id(0).to(tl.int64)
     source = tl.program_id(0) // CAPACITY

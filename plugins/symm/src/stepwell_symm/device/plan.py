@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stepwell_symm.device.waits import at_peer, desk_free, turn_of, word, words_awaited
+from stepwell_symm.device.waits import at_peer, desk_free, given_up, turn_of, word, words_awaited
 
 
 @triton.jit
@@ -101,6 +101,8 @@ def plan_kernel(
     """
     turn = turn_of(desk)
     desk_free(desk, turn, ACKS, RANK, WORLD, TIMED)
+    if given_up(desk) != 0:
+        return
     to = tl.program_id(0)
     if to < WORLD:
         rows = _numbered(experts, slots, to, count, own, TOP, WORLD, BLOCK)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from stepwell_symm.device.rows import quantised, sent, words_of
-from stepwell_symm.device.waits import at_peer, flags_awaited, raised, turn_of
+from stepwell_symm.device.waits import at_peer, flags_awaited, given_up, raised, turn_of
 
 
 @triton.jit
@@ -58,6 +58,8 @@ def send_kernel(
 
     `tokens` are 32-bit words, or numbers where EIGHT. Each program tells every rank when all of its own are there.
     """
+    if given_up(desk) != 0:
+        return
     turn = turn_of(desk)
     which = tl.arange(0, triton.next_power_of_2(TOP))
     for token in range(tl.program_id(0), count, tl.num_programs(0)):

@@ -37,7 +37,8 @@ def at_peer(desk, peer, PLACE: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
-def _given_up(desk):
+def given_up(desk):
+    """Not 0 where a rank is lost. Nothing is stored into others from then on: they may still read what is there."""
     lost = tl.load(desk + LOST).to(tl.pointer_type(tl.int64))
     return tl.load(lost, volatile=True)
 
@@ -65,7 +66,7 @@ def flag_awaited(flag, turn, desk, TIMED: tl.constexpr):
     if seen < turn:
         since = _now(TIMED)
         rounds = tl.full((), 0, tl.int64)
-        while (seen < turn) & (_given_up(desk) == 0):
+        while (seen < turn) & (given_up(desk) == 0):
             rounds = _now(TIMED) - since if TIMED else rounds + 1
             if rounds > tl.load(desk + PATIENCE):
                 _give_up(desk)
@@ -81,7 +82,7 @@ def flags_awaited(flags, inside, turn, desk, TIMED: tl.constexpr):
     if lacking > 0:
         since = _now(TIMED)
         rounds = tl.full((), 0, tl.int64)
-        while (lacking > 0) & (_given_up(desk) == 0):
+        while (lacking > 0) & (given_up(desk) == 0):
             rounds = _now(TIMED) - since if TIMED else rounds + 1
             if rounds > tl.load(desk + PATIENCE):
                 _give_up(desk)
@@ -98,7 +99,7 @@ def words_awaited(words, inside, turn, desk, TIMED: tl.constexpr):
     if lacking > 0:
         since = _now(TIMED)
         rounds = tl.full((), 0, tl.int64)
-        while (lacking > 0) & (_given_up(desk) == 0):
+        while (lacking > 0) & (given_up(desk) == 0):
             rounds = _now(TIMED) - since if TIMED else rounds + 1
             if rounds > tl.load(desk + PATIENCE):
                 _give_up(desk)
