@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import stepwell
+
 FAMILIES = ("qwen3-moe", "mixtral", "deepseek-v3")
 LENGTHS = (1, 30, 47, 5, 18)
 
@@ -56,3 +58,17 @@ def test_a_dispatcher_of_one_batch_is_refused_by_a_number_and_done_without_by_au
         ranks("qwen3-moe", new_wires(1, in_flight=1), overlap=2)
     served = ranks("qwen3-moe", new_wires(1, in_flight=1), overlap="auto")
     assert len(served.serve(make_prompts(9), new=3)[0]) == 3
+
+
+def test_an_engine_of_two_ranks_over_gloo_says_what_generate_says(experts_model, truth, make_prompts):
+    """Processes, and the dispatcher that comes with the kernels; sizes as measured."""
+    folder, prompts = experts_model("qwen3-moe"), make_prompts(60, 75, 40, 33)
+    runner = {"model": str(folder), "device": "cpu", "dtype": "float32", "dispatch": "collective", "overlap": "auto"}
+    with stepwell.Engine(
+        runner={"use": "transformers", **runner},
+        cache={"page_size": 4, "device_pages": 200},
+        engine={"chunk": 48},
+        ranks={"tp": 2},
+    ) as engine:
+        for prompt, answer in zip(prompts, engine.generate(prompts, max_tokens=16, ignore_eos=True), strict=True):
+            truth(folder, prompt, 16).check(answer.tokens)
