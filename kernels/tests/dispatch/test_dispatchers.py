@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from stepwell import ConfigError, Dispatcher, Exchange, Traffic
+from stepwell import ConfigError, Dispatcher, Exchange, PeerLost, Traffic
 from stepwell_kernels.collective import thread_groups
 from stepwell_kernels.collective.group import Group, Solo
 from stepwell_kernels.dispatch.auto import Auto
@@ -141,6 +141,17 @@ def test_experts_have_to_spread_evenly() -> None:
     dispatcher = normal(thread_groups(3)[0])
     with pytest.raises(ConfigError, match="8 experts do not spread over 3 ranks"):
         dispatcher.open(Traffic(experts=8, top_k=2, hidden=32, dtype="float32", max_tokens=64))
+
+
+def test_what_could_not_be_opened_is_closed() -> None:
+    def nobody() -> Group:
+        raise RuntimeError("nobody came")
+
+    for dispatcher in (Collective("collective", nobody, 1.0), LowLatency("low", nobody, 8)):
+        with pytest.raises(PeerLost, match="nobody came"):
+            dispatcher.open(Traffic(experts=8, top_k=2, hidden=32, dtype="float32", max_tokens=64))
+        dispatcher.close()
+        dispatcher.close()
 
 
 def test_what_moves_is_named() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stepwell import Dispatched, Dispatcher, Format, PeerLost, Traffic
-from stepwell_kernels.collective import Group, Moving
+from stepwell_kernels.collective import Group, Moving, Solo
 from stepwell_kernels.dispatch.buffers import Buffers
 from stepwell_kernels.dispatch.direct import Direct
 from stepwell_kernels.dispatch.host import on_host
@@ -31,8 +31,10 @@ class _Sent(Batch):
     leave: Sequence[int] = ()
     """Rows for each rank; what it gets back from them later."""
     arrive: Sequence[int] = ()
-    counts: Sequence[int] = ()
-    """Pairs of each expert here."""
+    counts: torch.Tensor | None = None
+    """Pairs of each expert here, on the device."""
+    known: Sequence[int] = ()
+    """The same on the host."""
     moving: Moving | None = None
     rows: torch.Tensor | None = None
     """What comes: tokens, later the sums."""
@@ -51,6 +53,7 @@ class Collective(Dispatcher[torch.Tensor]):
     def __init__(self, name: str, join: Callable[[], Group], timeout_s: float) -> None:
         self._name, self._join, self._timeout_s = name, join, timeout_s
         self._rules = Rules(name, self.in_flight)
+        self._group: Group = Solo()
         self._buffers = Buffers()
 
     def open(self, traffic: Traffic) -> None:
@@ -71,13 +74,14 @@ class Collective(Dispatcher[torch.Tensor]):
     def dispatch_finish(self, handle: _Sent) -> Dispatched[torch.Tensor]:
         self._rules.advance(handle, Step.ARRIVED)
         rows = self._came(handle)
+        assert handle.counts is not None, "sizes came before rows"
         return Dispatched(
             tokens=self._layout.tokens(rows),
-            counts=torch.tensor(handle.counts, device=rows.device),
+            counts=handle.counts,
             state=handle,
             experts=local(self._layout.experts(rows), self._group.rank, self._share),
             weights=self._layout.weights(rows),
-            rows=tuple(handle.counts),
+            rows=tuple(handle.known),
         )
 
     def combine_start(self, outputs: torch.Tensor, dispatched: Dispatched[torch.Tensor]) -> _Sent:
@@ -100,8 +104,8 @@ class Collective(Dispatcher[torch.Tensor]):
         return sums
 
     def close(self) -> None:
-        if self._rules.close():
-            self._group.close()
+        self._rules.close()
+        self._group.close()
 
     def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> Direct:
         """The two exchanges alone, of rows that are ready to be sent, with sizes that are known."""
@@ -124,7 +128,8 @@ class Collective(Dispatcher[torch.Tensor]):
             ours, theirs = on_host(torch.stack([mine, others]), self._timeout_s)
         sent.leave = ours[:, 0].tolist()
         sent.arrive = theirs[:, 0].tolist()
-        sent.counts = theirs[:, 1:].sum(0).tolist()
+        sent.counts = others[:, 1:].sum(0)
+        sent.known = theirs[:, 1:].sum(0).tolist()
 
     def _send(self, sent: _Sent) -> None:
         """Start to move the rows."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stepwell import Dispatched, Dispatcher, Format, Traffic
-from stepwell_kernels.collective import Group, Moving
+from stepwell_kernels.collective import Group, Moving, Solo
 from stepwell_kernels.dispatch.direct import Direct
 from stepwell_kernels.dispatch.permute import by_expert, local, place_rows, sum_rows
 from stepwell_kernels.dispatch.rules import Batch, Rules, Step, share
@@ -41,6 +41,7 @@ class LowLatency(Dispatcher[torch.Tensor]):
     def __init__(self, name: str, join: Callable[[], Group], capacity: int) -> None:
         self._name, self._join, self._most = name, join, capacity
         self._rules = Rules(name, self.in_flight)
+        self._group: Group = Solo()
 
     def open(self, traffic: Traffic) -> None:
         self.capacity = self._room = min(self._most, traffic.max_tokens)
@@ -94,8 +95,8 @@ class LowLatency(Dispatcher[torch.Tensor]):
         return whole.to(sums.dtype)
 
     def close(self) -> None:
-        if self._rules.close():
-            self._group.close()
+        self._rules.close()
+        self._group.close()
 
     def direct(self, tokens: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> Direct:
         """The two exchanges alone, of rows that are ready to be sent."""

@@ -56,10 +56,9 @@ class Rules:
         batch.step = to
         self._under_way -= to is Step.SUMMED
 
-    def close(self) -> bool:
-        """Whether there is something to close."""
-        there, self._closed = self._room is not None and not self._closed, True
-        return there
+    def close(self) -> None:
+        """Nothing may follow."""
+        self._closed = True
 
     @contextmanager
     def losing(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ def spin_kernel(rows, ns_a_row, latency_ns):
 
 
 class DeviceLink:
-    """See `slowed.Link`; what is under way ends in order."""
+    """See `slowed.Link`; what is under way ends in order. Rows are kept by who waits."""
 
     def __init__(self, device: torch.device, ns_a_row: float, latency_ns: float) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -32,5 +32,4 @@ class DeviceLink:
             spin_kernel[(1,)](rows, self._ns_a_row, self._latency_ns, num_warps=1)
             through = torch.cuda.Event()
             through.record()
-        rows.record_stream(self._stream)
         return through.wait
