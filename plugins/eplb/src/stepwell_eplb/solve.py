@@ -27,7 +27,7 @@ class Shape:
     slots: int
     ranks: int
     nodes: int = 1
-    """Above 1: whole groups of experts are dealt to nodes first, and all replicas of one stay on its node."""
+    """A divisor of groups: those are dealt to nodes first, whole, and all replicas of an expert stay on its node."""
     groups: int = 1
 
 
@@ -78,7 +78,7 @@ def greedy(tokens: Ints, slots: int, ranks: int, most: Ints | None = None) -> In
 def _deal(load: Ints, shape: Shape) -> Ints:
     """[layers x nodes, experts of a node]: heavy groups first, each to the node that has least."""
     layers, experts = load.shape
-    if shape.nodes == 1:
+    if shape.groups == 1:
         return np.broadcast_to(np.arange(experts), load.shape)
     size = experts // shape.groups
     node, place = balanced_packing(load.reshape(layers, shape.groups, size).sum(axis=2), shape.nodes)

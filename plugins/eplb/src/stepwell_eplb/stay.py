@@ -12,7 +12,9 @@ from stepwell_eplb.swaps import part_twins, second
 
 def settled(experts: Ints, current: Ints) -> Ints:
     """`experts` [layers, ranks, slots of a rank] with each rank's in an order that moves as few as possible."""
-    ours, theirs = _told_apart(experts), _told_apart(current)
+    ours, theirs = experts, current
+    if second(experts).any() or second(current).any():
+        ours, theirs = _told_apart(experts), _told_apart(current)
     same = ours[..., :, None] == theirs[..., None, :]
     stays, kept = same.any(axis=-1), same.any(axis=-2)
     settled = np.where(kept, current, -1)
@@ -23,8 +25,6 @@ def settled(experts: Ints, current: Ints) -> Ints:
 
 def _told_apart(experts: Ints) -> Ints:
     """Numbers of experts, other ones for second and further replicas on a rank."""
-    if not second(experts).any():
-        return experts
     slots = experts.shape[-1]
     same = experts[..., :, None] == experts[..., None, :]
     return experts * slots + (same & np.tri(slots, k=-1, dtype=np.bool_)).sum(axis=-1)

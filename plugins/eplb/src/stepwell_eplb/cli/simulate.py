@@ -147,8 +147,8 @@ def simulate(
 
 def show(moments: list[Moment], slots: int) -> None:
     """A line for each part of the time."""
-    table = Table(title="max/mean over time")
-    for name in ("steps", "never moved", "balanced", "plans", "layers changed", "experts moved", "of all slots"):
+    table = Table(title="max/mean over time", caption="layers changed and experts moved; unmoved: had none ever been")
+    for name in ("steps", "unmoved", "balanced", "plans", "layers", "moves", "of slots"):
         table.add_column(name, justify="right")
     for part in np.array_split(np.arange(len(moments)), min(LINES, len(moments))):
         some = [moments[at] for at in part.tolist()]
