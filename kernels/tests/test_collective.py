@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,8 +101,11 @@ def test_rows_go_to_the_rank_that_they_are_for(said: list[dict[str, object]]) ->
     assert said[0]["everybody"] == [[100, 101], [200, 201]]
 
 
-def test_groups_of_the_same_ranks_meet_at_one_place_by_name(tmp_path: Path) -> None:
-    meet = (tmp_path / "meet").as_uri()
+@pytest.mark.parametrize("kind", ["file", "tcp"])
+def test_groups_of_the_same_ranks_meet_at_one_place_by_name(tmp_path: Path, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meet = (tmp_path / "meet").as_uri() if kind == "file" else f"tcp://127.0.0.1:{port}"
 
     def rank(number: int) -> list[int]:
         groups = [TorchGroup.join(meet, number, RANKS, "cpu", 20, name) for name in ("", "one", "other")]
