@@ -15,7 +15,7 @@ from stepwell import ConfigError, Context, Dispatched, Dispatcher, Traffic
 from stepwell_kernels.collective.torch_group import TorchGroup
 from stepwell_kernels.dispatch.rules import Batch, Rules, Step
 
-LOSSES = ("timeout", "timed out", "device-side assert", "unspecified launch failure", "did not answer")
+LOSSES = ("timeout", "timed out", "cpu wait", "device-side assert", "unspecified launch failure", "did not answer")
 """What is said of a rank that was waited for in vain: on the host, or of a kernel that gave up."""
 
 

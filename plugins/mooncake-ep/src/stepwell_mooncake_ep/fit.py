@@ -23,7 +23,7 @@ def missing() -> str | None:
     if at is None:
         return f"it needs Mooncake: {INSTALL}"
     if not any(at.glob("_ep*.so")) and not any(at.glob("ep*.so")):
-        return f"the Mooncake that is installed was built without expert parallelism: {INSTALL}"
+        return f"the Mooncake that is installed was built without expert parallelism: uninstall it, then {INSTALL}"
     for library, remedy in SYSTEM.items():
         if not loads(library):
             return f"Mooncake needs {library} of the system: {remedy}"

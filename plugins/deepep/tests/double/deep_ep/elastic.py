@@ -88,7 +88,7 @@ class ElasticBuffer(Wired):
         receive = self.post("dispatch", parts)
         handle, event = EPHandle(), EventOverlap(EventHandle())
         if do_cpu_sync:
-            came = receive("DeepEP error: Dispatch CPU wait timeout")
+            came = receive("Dispatch CPU wait exception (buffer.hpp:1): CPU side received count")
             count = sum(len(part[0]) for part in came)
         else:
             count = self.size * num_max_tokens_per_rank * min(top_k, own)
