@@ -300,7 +300,7 @@ def test_a_step_too_large_for_the_memory_says_what_to_lower(tiny, on_cpu, monkey
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 5.00 GiB.\nmore")
 
-    monkeypatch.setattr(driver.runner._opened._compute, "run", full)
+    monkeypatch.setattr(driver.runner._opened._compute, "prepare", full)
     tables, rows = (TableEdit(0, 0, 0, driver.pages(16)),), (Row(0, 0, 3, b"\4\0\0\0" * 3, True),)
     result = driver.step(opens=(SlotOpen(0, Sampling(), b"", 0),), tables=tables, rows=rows, error=True)
     assert "3 tokens at once need more memory than is left: lower engine.chunk or runner.memory" in result.error

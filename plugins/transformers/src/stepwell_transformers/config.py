@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepwell import Capability, Dispatcher, PagedAttention, Part
+from stepwell import Balancer, Capability, Dispatcher, PagedAttention, Part
 from stepwell_transformers.experts.settings import ExpertsSettings
 
 MOST_THREADS = 4096
@@ -46,6 +46,8 @@ class TransformersConfig:
     """What sends tokens to the ranks that have their experts; off: each rank has a slice of every expert."""
     decode_dispatch: Literal["same"] | Part[Dispatcher[Any]] = "same"
     """What does so in steps of decodes alone, unless these have more tokens than it takes at once."""
+    balance: Literal["off"] | Part[Balancer] = "off"
+    """What places experts anew as they are asked for, while the model serves; off: they stay. Needs a dispatch."""
     experts: ExpertsSettings = field(default_factory=ExpertsSettings)
     overlap: Literal["off", "auto"] | int = "off"
     """Whether steps run as two halves, one computing while the other's tokens travel: a number: those of so many tokens
@@ -80,6 +82,8 @@ class TransformersConfig:
             return
         if isinstance(self.decode_dispatch, Part):
             raise ValueError("decode_dispatch: there is no dispatch beside which it would do decodes; set dispatch")
+        if isinstance(self.balance, Part):
+            raise ValueError("balance: each rank has a slice of every expert, which is even by itself; set dispatch")
         if self.overlap != "off":
             raise ValueError("overlap: without a dispatch there is nothing to compute beside; set dispatch")
         if self.experts.spare:

@@ -18,7 +18,7 @@ from stepwell_transformers.model import PagedModel
 from stepwell_transformers.paging import GroupStep, PlainPaging, lay_out
 from stepwell_transformers.sampling import sample
 from stepwell_transformers.slots import Slot
-from stepwell_transformers.together import Inbox, Together
+from stepwell_transformers.together import Company, Inbox
 from stepwell_transformers.twobatch import Overlap, Size
 
 CLOSE_S = 30.0
@@ -34,15 +34,15 @@ class PlainExecutor(Executor):
         wake: Callable[[], None],
         log: logging.Logger,
         overlap: Overlap | None = None,
-        together: Together | None = None,
+        company: Company | None = None,
     ) -> None:
-        """`overlap`: runs steps as two halves where that pays; `together`: with the runners of other groups."""
+        """`overlap`: runs steps as two halves where that pays; `company`: runners that steps are computed with."""
         self._model, self._pools, self._wake, self._log = model, pools, wake, log
-        self._overlap = overlap
+        self.overlap = overlap
         self._hosts: Sequence[HostPages] = []
         self._slots: dict[int, Slot] = {}
-        self._together = together
-        self._plans: Inbox[Flight] = together.inbox(Flight, self._idle) if together else Inbox()
+        self._company = company or Company()
+        self._plans: Inbox[Flight] = self._company.inbox(Flight, self._idle)
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
         self._worker.start()
 
@@ -95,15 +95,12 @@ class PlainExecutor(Executor):
 
     def _compute(self, plan: StepPlan, copies: dict[int, tuple[bool, ...]]) -> StepResult:
         rows, slots = plan.rows, [self._slots[row.slot] for row in plan.rows]
-        loads, size = _Loads(self, plan.loads), Size.of(plan.rows)
-        if self._together is not None:
-            size = self._together.agree(size)
-
+        loads, size = _Loads(self, plan.loads), self._company.before(Size.of(plan.rows))
         prepare = partial(self._prepare, ready=loads.before_layer)
-        if self._overlap is None:
+        if self.overlap is None:
             logits = prepare(rows)(Told(size.prefill, size.most))
         else:
-            logits = torch.cat(self._overlap.forwards(rows, size, prepare))
+            logits = torch.cat(self.overlap.forwards(rows, size, prepare))
         answers, logprobs = self._sample(logits, [i for i, row in enumerate(rows) if row.sample], slots)
         return StepResult(plan.number, 1, answers, logprobs, copies | loads.results())
 

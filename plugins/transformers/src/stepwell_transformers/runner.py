@@ -32,7 +32,10 @@ from stepwell_transformers.profile import needed, share_of
 from stepwell_transformers.progress import shown
 from stepwell_transformers.prove import prove
 from stepwell_transformers.random_weights import wanted
-from stepwell_transformers.together import Together
+from stepwell_transformers.rebalance import Rebalancing, rebalancing_of
+from stepwell_transformers.rebalance.assemble import beside_on_cuda
+from stepwell_transformers.rebalance.stages import at_once
+from stepwell_transformers.together import Company, Together
 from stepwell_transformers.twobatch import HostWatch, overlap_of
 
 LAYOUT = "layers-kv-page-heads-dim-1"
@@ -82,6 +85,10 @@ class TransformersRunner(Runner):
                     undo.callback(self._model.library.close)
                     report(f"trying the attention of {named(config.attention)}, which may compile kernels")
                 prove(self._model, config.model, kernels=self._kernels)
+            self._place = None if experts is None else experts.place
+            self._rebalancing: Rebalancing | None = None
+            if self._model.experts is not None and config.balance != "off":
+                self._model.experts.record()
             self._together: Together | None = None
             if self._model.experts is not None and together(context):
                 self._together = Together(context, context.log)
@@ -108,16 +115,35 @@ class TransformersRunner(Runner):
             self._log.warning("%s", line)
         pools = self._pools(page_size, [pages[group.name] for group in self.groups])
         self._shapes = [pool.shape for pool in pools]
+        least = self._together.least if self._together else None
         if self._kernels:
             from stepwell_transformers.cuda.assemble import cuda_executor
 
             with shown(self._log) as report, current(self._model.device):
-                parts = self._config, self._cache, wake, report, self._log
+                parts = self._config, self._cache, wake, report, self._log, self._company, least
                 self._executor = cuda_executor(self._model, pools, slots, self.preferred_chunk, *parts)
         else:
-            least = self._together.least if self._together else None
             overlap = overlap_of(self._config.overlap, self._model, HostWatch(), self._log, least)
-            self._executor = PlainExecutor(self._model, pools, wake, self._log, overlap, self._together)
+            self._executor = PlainExecutor(self._model, pools, wake, self._log, overlap, self._company())
+
+    def _company(self, stream: torch.cuda.Stream | None = None) -> Company:
+        """What other runners have to do with this one's steps, which are computed in a stream, where there are any."""
+        config, experts = self._config, self._model.experts
+        if experts is None or self._place is None or config.balance == "off" or self._place.world == 1:
+            return Company(self._together)
+        groups = getattr(self._model.model.config, "n_group", None) or 1
+        self._rebalancing = rebalancing_of(
+            config.balance,
+            config.experts,
+            experts,
+            self._place,
+            groups,
+            self._log,
+            sums=self._together is not None,
+            beside=at_once if stream is None else beside_on_cuda(self._model.device, stream),
+        )
+        self._undo.callback(self._rebalancing.close)
+        return Company(self._together, self._rebalancing.between)
 
     def _pools(self, page_size: int, counts: Sequence[int]) -> list[PagePool]:
         shapes = self._model.shapes(page_size)
@@ -159,6 +185,9 @@ class TransformersRunner(Runner):
         share.check(self.model.name, sum(shape.page_bytes for shape in self._model.shapes(1)))
         self._log.info("%s", share)
         return share.pages
+
+    def values(self) -> Mapping[str, float]:
+        return {} if self._rebalancing is None else self._rebalancing.values()
 
     def close(self) -> None:
         ended = self._executor is None or self._executor.close()

@@ -28,6 +28,7 @@ from stepwell_transformers.drawing import Drawer
 from stepwell_transformers.experts.experts import Experts
 from stepwell_transformers.model import PagedModel
 from stepwell_transformers.prove import ProofRow
+from stepwell_transformers.together import Company
 from stepwell_transformers.twobatch.assemble import in_halves
 
 
@@ -41,10 +42,13 @@ def cuda_executor(
     wake: Callable[[], None],
     report: Report,
     log: logging.Logger,
+    company: Callable[[torch.cuda.Stream], Company],
+    least: Callable[[int], int] | None = None,
 ) -> CudaExecutor:
     """Captures graphs unless the config says otherwise.
 
-    `chunk`: tokens of prompts that a step may well have; `cache`: a folder for compiled kernels.
+    `chunk`: tokens of prompts that a step may well have; `cache`: a folder for compiled kernels; `company`: of steps in
+    a stream; `least` as of `overlap_of`.
     """
     device, page_size = model.device, pools[0].shape.page_size
     # Copies go before a step where both could start: they are small, and it may wait for them.
@@ -62,9 +66,10 @@ def cuda_executor(
         if wanted:
             graphs = StepGraphs(compute, wanted, lambda layer: own.follow(lanes.gates[layer]))
             graphs.capture(own, report, log)
-        halves = in_halves(compute, config, wanted, own, partial(CudaLane, device, -1), report, log)
+        halves = in_halves(compute, config, wanted, own, partial(CudaLane, device, -1), report, log, least)
         _warm(compute, chunk, report, log)
-    return CudaExecutor(compute, graphs, drawer, lanes, partial(movers_for, pools, config, cache), wake, log, halves)
+    movers = partial(movers_for, pools, config, cache)
+    return CudaExecutor(compute, graphs, drawer, lanes, movers, wake, log, halves, company(own.stream))
 
 
 def _captured(wanted: Sequence[StepShape], experts: Experts, log: logging.Logger) -> tuple[StepShape, ...]:

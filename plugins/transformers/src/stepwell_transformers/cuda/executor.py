@@ -8,7 +8,6 @@ waits for copy i alone; saves run behind, and only what they are reported to wai
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from stepwell import Step, StepPlan, StepResult, TokenLogprob
+from stepwell import PeerLost, Step, StepPlan, StepResult, TokenLogprob
 from stepwell_kernels import HostPages
 from stepwell_kernels.transfer.mover import Mover
 from stepwell_transformers.cuda.compute import Compute, Computed
@@ -30,6 +29,9 @@ from stepwell_transformers.cuda.transfers import Copying, Transfers
 from stepwell_transformers.drawing import Drawer, Drawn
 from stepwell_transformers.drawing.upload import upload
 from stepwell_transformers.executor import Executor, Flight
+from stepwell_transformers.experts import Told
+from stepwell_transformers.together import Company, Inbox
+from stepwell_transformers.twobatch import Size
 from stepwell_transformers.twobatch.enqueue import InHalves, Joined
 
 CLOSE_S = 30.0
@@ -49,14 +51,17 @@ class CudaExecutor(Executor):
         wake: Callable[[], None],
         log: logging.Logger,
         halves: InHalves | None = None,
+        company: Company | None = None,
     ) -> None:
-        """`halves`: runs steps as two where that pays."""
+        """`halves`: runs steps as two where that pays; `company`: other runners that steps are computed with."""
         self._halves = halves
+        self.overlap = None if halves is None else halves.overlap
         self._compute, self._graphs, self._lanes, self._movers = compute, graphs, lanes, movers
         self._drawer, self._wake = drawer, wake
         self._transfers = Transfers(compute.model.seats, lanes, log)
         self._saved: deque[dict[int, tuple[bool, ...]]] = deque()
-        self._plans: queue.SimpleQueue[CudaFlight | None] = queue.SimpleQueue()
+        self._company = company or Company()
+        self._plans: Inbox[CudaFlight] = self._company.inbox(CudaFlight, self._idle)
         self._steps, self._saves = Lander("stepwell-results", wake), Lander("stepwell-saves", wake)
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
         self._worker.start()
@@ -86,6 +91,8 @@ class CudaExecutor(Executor):
         with torch.inference_mode():
             while (flight := self._plans.get()) is not None:
                 try:
+                    if self._plans.lost is not None:
+                        raise self._plans.lost
                     self._carry_out(flight)
                 except Exception as fault:  # nothing can be enqueued any more
                     flight.fail(fault)
@@ -98,6 +105,8 @@ class CudaExecutor(Executor):
         with compute.enqueue():
             try:
                 flight.answers = self._enqueue(plan, loading)
+            except PeerLost:
+                raise
             except torch.OutOfMemoryError as fault:
                 flight.fault = MemoryError(_too_large(plan, fault))
             except Exception as fault:
@@ -105,6 +114,13 @@ class CudaExecutor(Executor):
             loading.hold_all(compute)
             mark = compute.mark()
         self._steps.put(mark, lambda late: self._land(flight, loading, late))
+
+    def _idle(self, size: Size) -> None:
+        """Take part in a step of other groups."""
+        experts = self._compute.model.experts
+        assert experts is not None
+        with self._lanes.compute.enqueue():
+            experts.idle(Told(size.prefill, size.most))
 
     def _save(self, plan: StepPlan) -> None:
         if not plan.saves:
@@ -129,14 +145,15 @@ class CudaExecutor(Executor):
             return None
         lineup = line_up(plan.rows)
         state.check(lineup.triples)
-        return _Answers(lineup, self._step(lineup, loading))
+        return _Answers(lineup, self._step(lineup, self._company.before(Size.of(plan.rows)), loading))
 
-    def _step(self, lineup: Lineup, loading: Copying) -> Drawn | None:
+    def _step(self, lineup: Lineup, size: Size, loading: Copying) -> Drawn | None:
         """The next token of each row that samples; also left where the row's next step finds it."""
+        whole = partial(self._whole, lineup, size, loading)
         if self._halves is None:
-            computed = self._whole(lineup, loading)
+            computed: Computed | Joined = whole()
         else:
-            computed = self._halves.run(lineup, loading, self._lanes.compute, partial(self._whole, lineup, loading))
+            computed = self._halves.run(lineup, size, loading, self._lanes.compute, whole)
         own = [lineup.rows[at] for at in lineup.sampling]
         if not own:
             return None
@@ -150,10 +167,19 @@ class CudaExecutor(Executor):
         self._compute.state.last[computed.slots[at]] = drawn.tokens.int()
         return drawn
 
-    def _whole(self, lineup: Lineup, loading: Copying) -> Computed | Joined:
+    def _whole(self, lineup: Lineup, size: Size, loading: Copying) -> Computed | Joined:
         """A step as one batch."""
-        computed = self._graphs.replay(lineup, loads=bool(loading.marks)) if self._graphs else None
-        return computed or self._compute.run(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
+        if self._graphs and (self._company.alone or self._alike(size)):
+            computed = self._graphs.replay(lineup, loads=bool(loading.marks))
+            if computed is not None:
+                return computed
+        prepared = self._compute.prepare(lineup, lambda layer: loading.hold(self._lanes.compute, layer))
+        return prepared(Told(size.prefill, size.most))
+
+    def _alike(self, size: Size) -> bool:
+        """Whether what a graph exchanges is what groups without one do in this step."""
+        experts = self._compute.model.experts
+        return experts is not None and not size.prefill and experts.captures(size.most)
 
     # --- on the thread that lands ------------------------------------------------------------------------------
 

@@ -46,28 +46,28 @@ class InHalves:
     """What runs the steps of an executor, some of them as two halves."""
 
     def __init__(self, overlap: Overlap, compute: Compute, graphs: HalvedGraphs | None) -> None:
-        self._overlap, self._graphs = overlap, graphs
+        self.overlap, self._graphs = overlap, graphs
         self._computes = compute, compute.twin()
 
     def run(
-        self, lineup: Lineup, loading: Copying, lane: Lane, whole: Callable[[], Computed | Joined]
+        self, lineup: Lineup, size: Size, loading: Copying, lane: Lane, whole: Callable[[], Computed | Joined]
     ) -> Computed | Joined:
-        """Enqueue a step in `lane`; `whole` does so as one batch."""
-        size, halves = Size.of(lineup.rows), split(lineup.rows)
+        """Enqueue a step of that size in `lane`; `whole` does so as one batch."""
+        halves = split(lineup.rows)
         graph = halves is not None and not loading.marks and self._graphs is not None and self._graphs.fits(halves)
-        way = self._overlap.way(size, graph=graph)
+        way = self.overlap.way(size, graph=graph)
         if way is Way.WHOLE or halves is None:
-            return self._overlap.timed(size, whole, halved=False)
+            return self.overlap.timed(size, whole, halved=False)
         if way is Way.GRAPH and self._graphs is not None:
             graphs = self._graphs
-            return self._overlap.timed(size, lambda: graphs.replay(halves), halved=True)
+            return self.overlap.timed(size, lambda: graphs.replay(halves), halved=True)
         rows = halves.first, halves.second
         first = len(halves.first) - halves.cut
 
         def hold(layer: int) -> None:
             loading.hold(lane, layer)
 
-        return self._overlap.timed(size, lambda: self._enqueued(size, rows, first, hold), halved=True)
+        return self.overlap.timed(size, lambda: self._enqueued(size, rows, first, hold), halved=True)
 
     def _enqueued(self, size: Size, halves: Sequence[Sequence[Row]], first: int, hold: Callable[[int], None]) -> Joined:
         from stepwell_transformers.cuda.lineup import line_up
@@ -75,6 +75,6 @@ class InHalves:
         one, other = (
             compute.prepare(line_up(rows), hold) for compute, rows in zip(self._computes, halves, strict=True)
         )
-        found = self._overlap.in_turns(size, one, other)
+        found = self.overlap.in_turns(size, one, other)
         logits, slots = (torch.cat(parts) for parts in zip(*((half.logits, half.slots) for half in found), strict=True))
         return Joined(logits, slots, first, len(halves[0]))
