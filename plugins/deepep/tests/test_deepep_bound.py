@@ -14,7 +14,7 @@ RANKS, OWN, HIDDEN = 2, 4, 32
 def batch(rank, count):
     dice = torch.Generator().manual_seed(rank)
     tokens = torch.randn(count, HIDDEN, generator=dice).bfloat16()
-    experts = torch.rand(count, RANKS * OWN, generator=dice).argsort(1)[:, :2].contiguous()
+    experts = torch.rand(count, RANKS * OWN, generator=dice).argsort(1)[:, :2].t().contiguous().t()
     return tokens, experts, torch.rand(count, 2, generator=dice)
 
 

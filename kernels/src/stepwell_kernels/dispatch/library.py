@@ -107,7 +107,7 @@ class LibraryDispatcher(Dispatcher[torch.Tensor], Generic[B]):
             tokens = tokens.new_zeros(1, tokens.shape[1])
             experts, weights = experts.new_full((1, experts.shape[1]), -1), weights.new_zeros(1, weights.shape[1])
         with self._telling():
-            return self._send(tokens.contiguous(), experts.clone(), weights.clone(), count)
+            return self._send(tokens.contiguous(), _own(experts), _own(weights), count)
 
     def dispatch_finish(self, handle: B) -> Dispatched[torch.Tensor]:
         self._rules.advance(handle, Step.ARRIVED)
@@ -145,3 +145,8 @@ class LibraryDispatcher(Dispatcher[torch.Tensor], Generic[B]):
                 raise
             with self._rules.losing():
                 raise
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy: what the caller has is the caller's again before the combine reads it."""
+    return tensor.clone(memory_format=torch.contiguous_format)
