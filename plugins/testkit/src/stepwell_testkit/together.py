@@ -32,7 +32,7 @@ def at_once(work: Callable[[int], R], threads: int, limit_s: float = 60.0) -> li
     end = time.monotonic() + limit_s
     # An error on one thread leaves the others waiting for it: report it at once rather than the time-out it causes.
     while any(thread.is_alive() for thread in running) and not errors and time.monotonic() < end:
-        next(thread for thread in running if thread.is_alive()).join(0.01)
+        next((thread for thread in running if thread.is_alive()), running[0]).join(0.01)  # the last may just have ended
     if errors:
         raise errors[0]
     late = [i for i, thread in enumerate(running) if thread.is_alive() or i not in results]
