@@ -94,6 +94,12 @@ def test_decodes_take_their_own_dispatcher_while_they_fit(layer: Any, table_part
         assert prompts + decodes == taken != []
 
 
+def test_as_many_batches_may_be_in_flight_as_either_dispatcher_takes(layer: Any, table_part: Any, table: Any) -> None:
+    for normal, decode in ((1, 3), (3, 1)):
+        spread = layer(1, in_flight=normal, decode=table_part(table(1), in_flight=decode))
+        assert spread.experts[0].in_flight == 1
+
+
 def test_graphs_are_for_steps_whose_dispatch_can_be_captured(layer: Any, table_part: Any, table: Any) -> None:
     safe = table_part(table(1), provides=frozenset({Capability.GRAPH_SAFE}), capacity=4)
     spread = layer(1, decode=safe)

@@ -44,6 +44,19 @@ def test_they_are_computed_between_start_and_finish(
         assert calls == [f"dispatch {TOKENS.numel()}", "shared", "arrived", "combined"] * len(layers)
 
 
+def test_they_are_computed_once_where_tokens_go_in_rounds(
+    whole_of: Callable[..., Any], spread_over: Callable[..., Any]
+) -> None:
+    model = whole_of("deepseek-v3")
+    calls: list[str] = []
+    noted(model, calls)
+    ranks = spread_over(model, 1, calls=calls, capacity=10)
+    calls.clear()
+    ranks.logits(TOKENS)
+    assert calls.count("shared") == 2, "in each of two layers"
+    assert calls.count("combined") == 2 * 3
+
+
 @pytest.mark.parametrize("family", ["qwen2-moe", "deepseek-v3"])
 def test_another_batch_on_the_way_has_its_own(
     family: str, whole_of: Callable[..., Any], spread_over: Callable[..., Any]
@@ -105,5 +118,28 @@ def test_a_block_of_another_kind_answers_as_ever(
         want = model(input_ids=TOKENS, use_cache=False).logits
     ranks = spread_over(model, 1)
     assert [layer.shared.trusted for layer in ranks.experts[0].layers] == [False] * 2
+    (got,) = ranks.logits(TOKENS)
+    assert (got - want).abs().max() <= 1e-4 * want.abs().max()
+
+
+class Deciding(Reading):
+    """A block that hands something else to its shared experts where there are many tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, weights, chosen = self.gate(x)
+        given = x * 2 if x.shape[1] > 9 else x
+        return self.experts(x.view(-1, x.shape[-1]), chosen, weights).view(x.shape) + self.shared_experts(given)
+
+
+def test_what_was_made_early_is_not_taken_for_something_else(
+    whole_of: Callable[..., Any], spread_over: Callable[..., Any]
+) -> None:
+    model = whole_of("deepseek-v3")
+    for layer in model.model.layers[1:]:
+        layer.mlp = Deciding(layer.mlp)
+    with torch.inference_mode():
+        want = model(input_ids=TOKENS, use_cache=False).logits
+    ranks = spread_over(model, 1)
+    assert all(layer.shared.trusted for layer in ranks.experts[0].layers)
     (got,) = ranks.logits(TOKENS)
     assert (got - want).abs().max() <= 1e-4 * want.abs().max()
