@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from stepwell import ConfigError, Dispatcher, Row
+from stepwell import ConfigError, Dispatcher, PeerLost, Row
 from stepwell_transformers.experts.told import Told, same
 from stepwell_transformers.twobatch.decide import Size, Way, decide
 from stepwell_transformers.twobatch.pace import From, Measured, Pace, Watch
@@ -32,7 +32,6 @@ class Overlap:
         """`overs`: what either half's dispatches go through."""
         self.pace, self._overs = pace, overs
         self._turns = Turns()
-        self._broken = ""
 
     def forwards(self, rows: Sequence[Row], size: Size, prepare: Prepare[T]) -> list[T]:
         """What the forwards of all rows, or of each half, answer; how many there are is the same on all ranks."""
@@ -46,8 +45,6 @@ class Overlap:
 
     def way(self, size: Size, *, graph: bool) -> Way:
         """How a step runs; `graph`: there is one of halves for it."""
-        if self._broken:
-            raise RuntimeError(f"an earlier step ended while tokens were on their way to experts ({self._broken})")
         return decide(size, wanted=self.pace.wants(size), graph=graph)
 
     def timed(self, size: Size, work: Callable[[], T], *, halved: bool) -> T:
@@ -60,15 +57,18 @@ class Overlap:
     def in_turns(self, size: Size, first: Callable[[Told], T], second: Callable[[Told], T]) -> list[T]:
         """What both halves answer; nothing is wrong with their rows.
 
-        Where one of them fails, tokens are under way that nobody waits for any more: nothing is computed from there on.
+        PeerLost where one of them fails: tokens are under way then that nobody waits for any more.
         """
         most = largest(size.most, prefill=size.prefill)
         one, other = (Told(size.prefill, most, turn=self._turns.turn, over=over) for over in self._overs)
         try:
             return list(self._turns.run(partial(first, one), partial(second, other)))
-        except Exception as error:
-            self._broken = f"{type(error).__name__}: {error}"
+        except PeerLost:
             raise
+        except Exception as error:
+            raise PeerLost(
+                f"a half of a step ended while tokens were on their way to experts ({type(error).__name__}: {error})"
+            ) from error
 
 
 def overlap_of(
