@@ -22,7 +22,7 @@ from stepwell import Placement
 from stepwell_kernels.collective import Group
 from stepwell_transformers.balance import Cycle, LayerMoves, Verdict
 from stepwell_transformers.rebalance.aside import Aside
-from stepwell_transformers.rebalance.planner import Planned, Planner
+from stepwell_transformers.rebalance.planner import GIVEN_UP, Planned, Planner
 from stepwell_transformers.rebalance.stages import Beside, Stages, at_once
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Rebalancing:
         self._aside: Aside[Planned | Sequence[Stages]] = Aside("stepwell-balance")
         self._cycle: Cycle | None = None
         self._plan: Planned | None = None
+        self._last: Planned | None = None
+        """What all ranks did about a plan that was due, for the next look."""
         self._batches: list[Sequence[LayerMoves]] = []
         self._batch: Sequence[LayerMoves] = ()
         self._stages: Sequence[Stages] = ()
@@ -102,9 +104,9 @@ class Rebalancing:
         if not self._least(int(not self._aside.busy))[0]:
             return
         counts, passes, current = self._experts.drain_counts(), self._passes, Placement(self._experts.placement)
-        self._passes = 0
+        last, self._last, self._passes = self._last, None, 0
         self._begin()
-        self._aside.begin(lambda: self._planner.look(self._summed(counts), passes, current))
+        self._aside.begin(lambda: self._planner.look(self._summed(counts), passes, current, last))
 
     def _begin(self) -> None:
         self._cycle = Cycle(self._number, self._settings.deadline)
@@ -147,6 +149,7 @@ class Rebalancing:
         if not self._batch:
             self._counted["used"] = self._plan.used
             self._batches = list(self._plan.batches)
+            self._last = self._plan if self._plan.reached is not None else None
             if self._batches:
                 self._counted["plans"] += 1
                 self._say("experts change their places: %s", self._plan.why)
@@ -173,6 +176,7 @@ class Rebalancing:
 
     def _drop(self) -> None:
         self._cycle, self._plan, self._batch, self._batches, self._stages = None, None, (), [], ()
+        self._last = GIVEN_UP
         self._counted["dropped"] += 1
         self._counted["moving"] = 0.0
         self._say("a change of experts' places was given up: a rank failed, differed or took too long")
