@@ -45,10 +45,11 @@ def dispatch(
     a rank. The slowest rank of a turn counts.
     """
     from stepwell_kernels.bench import dispatch_runs as bench
+    from stepwell_kernels.bench.dispatch_rank import Batches
 
     place = bench.where(device, ranks)
     size = bench.SIZES[place.device]
-    asked = bench.Batches(
+    asked = Batches(
         tuple(lengths) or size.lengths,
         hidden or size.hidden,
         top_k,

@@ -57,8 +57,8 @@ def dequantised(tokens: torch.Tensor, scales: torch.Tensor | None, dtype: torch.
     """Tokens times the scale of each run of 128 numbers; as they are where there is none."""
     if scales is None:
         return tokens
-    runs = tokens.to(torch.float32).unflatten(-1, (-1, RUN))
-    return (runs * scales.unsqueeze(-1)).flatten(-2).to(dtype)
+    runs = tokens.float().view(*scales.shape, RUN) * scales.unsqueeze(-1)
+    return runs.view(tokens.shape).to(dtype)
 
 
 def _once(tokens: torch.Tensor, got: Dispatched[torch.Tensor], weights: ExpertWeights) -> torch.Tensor:
