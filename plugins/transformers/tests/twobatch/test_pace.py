@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepwell_transformers.config import TransformersConfig
 from stepwell_transformers.twobatch.decide import Size
 from stepwell_transformers.twobatch.pace import TRIALS, From, HostWatch, Measured, Watch
 
@@ -88,3 +89,11 @@ def test_a_number_of_tokens_needs_no_measure():
     assert [pace.wants(Size(1, most, False)) for most in (63, 64)] == [False, True]
     watch = HostWatch()
     assert watch.between(watch.now(), watch.now()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("overlap", "why"), [(0, "is no number of tokens"), ("auto", "set dispatch"), (9, "set dispatch")]
+)
+def test_a_config_that_asks_for_halves_of_nothing_is_told_what_to_do(overlap, why):
+    with pytest.raises(ValueError, match=why):
+        TransformersConfig(overlap=overlap)
