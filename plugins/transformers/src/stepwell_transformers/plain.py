@@ -66,9 +66,9 @@ class PlainExecutor(Executor):
             while (flight := self._plans.get()) is not None:
                 try:
                     flight.result = self._carry_out(flight.plan)
-                except PeerLost as error:
-                    self._plans.lost = self._plans.lost or error
                 except Exception as error:
+                    if isinstance(error, PeerLost) or not self._company.alone:  # others wait for what did not come
+                        self._plans.lost = self._plans.lost or error
                     flight.result = StepResult(flight.plan.number, error=f"{type(error).__name__}: {error}")
                 flight.end = self._plans.lost
                 self._wake()

@@ -105,12 +105,10 @@ class CudaExecutor(Executor):
         with compute.enqueue():
             try:
                 flight.answers = self._enqueue(plan, loading)
-            except PeerLost:
-                raise
-            except torch.OutOfMemoryError as fault:
-                flight.fault = MemoryError(_too_large(plan, fault))
             except Exception as fault:
-                flight.fault = fault
+                if isinstance(fault, PeerLost) or not self._company.alone:  # others wait for what did not come
+                    raise
+                flight.fault = _of_step(plan, fault)
             loading.hold_all(compute)
             mark = compute.mark()
         self._steps.put(mark, lambda late: self._land(flight, loading, late))
@@ -231,6 +229,13 @@ class _Answers:
                 tokens[self.lineup.order[at]] = (token,)
                 odds[self.lineup.order[at]] = () if logprob is None else (logprob,)
         return StepResult(number, 1, tuple(tokens), tuple(odds) if any(odds) else None, copies)
+
+
+def _of_step(plan: StepPlan, fault: Exception) -> Exception:
+    """What a step failed of, in words that say what to do."""
+    if isinstance(fault, torch.OutOfMemoryError):
+        return MemoryError(_too_large(plan, fault))
+    return fault
 
 
 def _too_large(plan: StepPlan, fault: torch.OutOfMemoryError) -> str:

@@ -38,7 +38,7 @@ def in_halves(
     if overlap is None:
         return None
     graphs, sizes = None, halves_of(shapes, 2 if config.overlap == "auto" else config.overlap)
-    if sizes:
+    if sizes and least is None:  # a group without one of that size would exchange something else
         graphs = HalvedGraphs(compute, sizes, overlap)
         graphs.capture(lane, report, log)
     return InHalves(overlap, compute, graphs)
