@@ -15,8 +15,8 @@ from stepwell_testkit import DispatchKit, TorchAdapter
 from stepwell_testkit.pool import Processes
 
 OFFERS: dict[str, Offer[Dispatcher[torch.Tensor]]] = {offer.name: offer for offer in stepwell_dispatchers()}
-NORMAL = Part(OFFERS["collective"], CollectiveConfig(timeout_s=2.0))
-LOW_LATENCY = Part(OFFERS["collective-low-latency"], LowLatencyConfig(capacity=10, timeout_s=2.0))
+NORMAL = Part(OFFERS["collective"], CollectiveConfig(timeout_s=3.0))
+LOW_LATENCY = Part(OFFERS["collective-low-latency"], LowLatencyConfig(capacity=10, timeout_s=3.0))
 AUTO = Part(OFFERS["auto"], AutoConfig(NORMAL, LOW_LATENCY))
 
 
@@ -43,7 +43,7 @@ def auto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 class OverGloo(DispatchKit):
     __test__ = False
     adapter = TorchAdapter()
-    lost_s = 8.0
+    lost_s = 10.0
 
 
 class TestCollective(OverGloo):
