@@ -25,10 +25,36 @@ def _count_by_scalars() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+def _patch_once() -> None:
+    """Let a launch put the interpreter in the place of `triton.language` once, and not at each call of a function."""
+    from triton.runtime import interpreter
+
+    patch, done = interpreter._patch_lang, set()
+
+    def patched(fn):
+        seen = {name for name in ("tl", "core") if name in fn.__globals__}
+        if seen <= done:
+            return None  # a function's own call, of which the interpreter restores nothing
+        scope = patch(fn)
+        first, restore = not done, scope.restore
+        done.update(seen)
+
+        def restored():
+            if first:
+                done.clear()
+            restore()
+
+        scope.restore = restored
+        return scope
+
+    interpreter._patch_lang = patched
+
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton"):
         _count_by_scalars()
+        _patch_once()
 
 
 class Table:

@@ -17,13 +17,13 @@ from stepwell_symm.normal import Symm
 class Interpreted(DispatchKit):
     """Small enough to be quick."""
 
-    experts, top_k, hidden, max_tokens = 4, 2, 128, 4
+    experts, top_k, hidden, max_tokens = 4, 2, 128, 3
     adapter, limit_s = TorchAdapter(), 120.0
 
     @pytest.fixture(autouse=True)
     def few_orders(self, monkeypatch):
-        """Of seventy orders of two batches, those of one after the other, and four more."""
-        monkeypatch.setattr(flight, "PAIRS", flight.PAIRS[::17])
+        """Of seventy orders of two batches, those of one after the other, and three more."""
+        monkeypatch.setattr(flight, "PAIRS", flight.PAIRS[::23])
 
 
 class TestSymm(Interpreted):
@@ -37,4 +37,4 @@ class TestSymmLow(Interpreted):
 
     @pytest.fixture
     def dispatchers(self, spread):
-        return spread(SymmLow, SymmLowConfig(capacity=4), 2)
+        return spread(SymmLow, SymmLowConfig(capacity=3), 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -14,7 +16,8 @@ from stepwell_symm.low import SymmLow
 from stepwell_symm.normal import Symm
 
 HIDDEN, EXPERTS, TOP = 128, 6, 2
-BOTH = pytest.mark.parametrize(("offer", "config"), [(Symm, SymmConfig), (SymmLow, SymmLowConfig)])
+FEW = partial(SymmConfig, programs=2)  # each takes the interpreter its time
+BOTH = pytest.mark.parametrize(("offer", "config"), [(Symm, FEW), (SymmLow, SymmLowConfig)])
 
 
 def traffic(dtype="float32", most=4):
@@ -88,7 +91,7 @@ def test_any_number_of_ranks_that_experts_spread_over(spread, offer, config, ran
 
 
 def test_a_token_crosses_once_to_a_rank(spread):
-    dispatchers = spread(Symm, SymmConfig(), 2, traffic())
+    dispatchers = spread(Symm, FEW(), 2, traffic())
     brought = [Brought(rank, 4) for rank in range(2)]
     for each in brought:
         each.experts[:] = torch.tensor([3, 5])  # both with rank 1
