@@ -136,3 +136,51 @@ def test_a_group_that_does_not_come_is_a_lost_peer(tmp_path):
     bells = [Bells(tmp_path, rank, 2, 1.0) for rank in range(2)]
     with pytest.raises(PeerLost, match="another group is gone or does not answer"):
         Rounds(groups[0], bells[0]).take_part(1, prefill=False)
+
+
+def test_calls_of_two_groups_into_one_round_are_one_call(tmp_path):
+    """Neither is put behind the other for ever."""
+    groups = thread_groups(3, 10.0)
+    bells = [Bells(tmp_path, rank, 3, 1.0) for rank in range(3)]
+    rounds = [Rounds(group, bell) for group, bell in zip(groups, bells, strict=True)]
+    joined = []
+    inbox = Inbox(rounds[2], lambda call: joined.append(rounds[2].take_part(0, prefill=False, call=call)))
+    inbox.knock(0)
+    inbox.knock(0)
+    inbox.put("step")
+    others = [threading.Thread(target=one.take_part, args=(3,), kwargs={"prefill": False}) for one in rounds[:2]]
+    for other in others:
+        other.start()
+    assert inbox.get() == "step"
+    assert not joined, "the step goes there"
+    assert rounds[2].take_part(1, prefill=False).most == 3
+    inbox.knock(0)
+    inbox.put("next")
+    assert inbox.get() == "next"
+    for other in others:
+        other.join(10)
+    for bell in bells:
+        bell.close()
+
+
+def test_an_idle_group_called_by_two_joins_once(tmp_path):
+    groups = thread_groups(3, 10.0)
+    bells = [Bells(tmp_path, rank, 3, 1.0) for rank in range(3)]
+    rounds = [Rounds(group, bell) for group, bell in zip(groups, bells, strict=True)]
+    joined = []
+    inbox = Inbox(rounds[2], lambda call: joined.append(rounds[2].take_part(0, prefill=False, call=call)))
+    inbox.knock(0)
+    inbox.knock(0)
+    others = [threading.Thread(target=one.take_part, args=(3,), kwargs={"prefill": False}) for one in rounds[:2]]
+    for other in others:
+        other.start()
+    waiting = threading.Thread(target=inbox.get, daemon=True)
+    waiting.start()
+    for other in others:
+        other.join(5)
+        assert not other.is_alive()
+    inbox.put("step")
+    waiting.join(5)
+    assert len(joined) == 1
+    for bell in bells:
+        bell.close()

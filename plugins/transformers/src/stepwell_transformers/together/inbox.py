@@ -25,11 +25,14 @@ class Inbox(Generic[T]):
     def __init__(self, rounds: Rounds | None = None, idle: Callable[[bool], None] = lambda call: None) -> None:
         self._queue: queue.SimpleQueue[T | int | None] = queue.SimpleQueue()
         self._rounds, self._idle = rounds, idle
+        self._put = self._got = 0
+        """Steps, and the end, that were put there and taken out."""
         self.lost: Exception | None = None
         """Why this group takes part in no round any more."""
 
     def put(self, step: T | None) -> None:
-        """On any thread."""
+        """On one thread."""
+        self._put += 1
         self._queue.put(step)
 
     def knock(self, number: int) -> None:
@@ -40,16 +43,16 @@ class Inbox(Generic[T]):
         """The next step; None: no more, and no other group needs this one any more."""
         while True:
             found = self._queue.get()
-            if found is None:
-                return self._end()
-            if not isinstance(found, int):
-                return found
-            self._answer(found)
+            if isinstance(found, int):
+                self._answer(found)
+                continue
+            self._got += 1
+            return self._end() if found is None else found
 
     def _answer(self, number: int) -> None:
         if self.lost is not None or self._rounds is None or number < self._rounds.next:
             return
-        if self._queue.empty() or self._rounds.ending:
+        if self._put == self._got or self._rounds.ending:
             self._join(call=False)
         else:
             self._queue.put(number)  # behind the steps that wait, one of which may go there
