@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "core" / "src" / "stepwell"
 
 FLOORS = (
-    ("types", "errors", "said"),
+    ("types", "errors", "said", "private"),
     ("abc", "hookspecs", "offers", "markers"),
     (
         *("plugins", "registry", "register", "records", "requires", "discover", "suggest"),
