@@ -11,9 +11,9 @@ from stepwell_eplb.relief import Held, relieve
 from stepwell_eplb.rows import Rows, units_of
 from stepwell_eplb.swaps import part_twins, polish
 
-ENOUGH = 250
+ENOUGH = 200
 """A row is even enough when its hottest rank is above the mean by one part in so many."""
-ROUNDS, PARTNERS = 8, 2
+ROUNDS, PARTNERS = 4, 2
 """Trades of a row that is packed well already, and the cold ranks that are asked: what few milliseconds allow."""
 AGAIN = 3
 STUBBORN_ROUNDS = 64

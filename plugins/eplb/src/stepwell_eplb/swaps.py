@@ -23,9 +23,12 @@ def polish(rows: Rows, goal: Ints, rounds: int, partners: int) -> None:
         if not len(active):
             return
         traded = _trade(some, partners)
-        rows.put(active, some)
         left = np.flatnonzero(traded & (some.worst > goal[active]))
-        active, some = active[left], some.taken(left)
+        # Rows that are done cost little and may as well go on; to leave them behind is to copy the others.
+        if 2 * len(left) <= len(active):
+            rows.put(active, some)
+            active, some = active[left], some.taken(left)
+    rows.put(active, some)
 
 
 def _trade(rows: Rows, partners: int) -> npt.NDArray[np.bool_]:
