@@ -40,6 +40,7 @@ AGAIN = """\
 """
 RANKS = """\
     adapter = {adapter}()
+    lost_s = {lost_s}
 
     @pytest.fixture
     def world(self, conform_world):
@@ -58,6 +59,8 @@ TEXTS: Mapping[str, tuple[str, str]] = {
 """By the kind of the offer."""
 
 RANKS_OF_A_KIT = 4
+LOST_S = 150.0
+"""What a backend's own limit for silent ranks may be; its default is rarely a short one."""
 
 Settings = object | Callable[[Path], object]
 
@@ -98,7 +101,9 @@ def conform(
     if kind == "storage" and provides & {Capability.PERSISTENT, Capability.SHARED}:
         body += AGAIN
     if kind == "dispatch":
-        body = body.format(adapter="TorchAdapter" if _takes_torch(offer, settings, tmp_path) else "NumpyAdapter")
+        body = body.format(
+            adapter="TorchAdapter" if _takes_torch(offer, settings, tmp_path) else "NumpyAdapter", lost_s=LOST_S
+        )
     head = HEAD.format(
         kit=kit,
         provides=", ".join(f"Capability.{flag.name}" for flag in sorted(provides, key=lambda flag: flag.name)),
@@ -114,7 +119,9 @@ def conform(
     arguments += ["--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-q"]
     plugins = ["-p", "no:cacheprovider", "-p", "stepwell_testkit_pytest"]
     made = partial(offer.make, settings(tmp_path) if callable(settings) else settings)
-    with Processes(made, RANKS_OF_A_KIT, tmp_path) as processes:  # none is started where no test asks for them
+    with Processes(
+        made, RANKS_OF_A_KIT, tmp_path, limit_s=LOST_S + 10
+    ) as processes:  # none is started where no test asks for them
         hearers = [_Subject(offer, settings, processes), *([_Hearer(report)] if report else [])]
         return int(pytest.main([*arguments, *plugins, str(test)], plugins=hearers))
 
