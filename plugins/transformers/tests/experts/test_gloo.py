@@ -50,7 +50,7 @@ def ranks_of(place: Any, driver_of: Callable[..., Any], tmp_path: Path) -> Itera
     ("family", "ranks", "settings"),
     [
         ("mixtral", 2, {"dispatch": NORMAL}),
-        ("mixtral", 4, {"dispatch": SMALL}),
+        ("mixtral", 4, {"dispatch": SMALL, "decode_dispatch": SMALL}),
         ("qwen3-moe", 2, {"dispatch": NORMAL, "decode_dispatch": SMALL, "experts": ExpertsSettings(2)}),
         ("qwen3-moe", 4, {"dispatch": AUTO, "experts": ExpertsSettings(4)}),
         ("qwen2-moe", 2, {"dispatch": AUTO}),

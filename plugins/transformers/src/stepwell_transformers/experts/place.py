@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -43,6 +43,10 @@ class ExpertPlace:
                 )
             ranks = context.group, context.groups, context.commons
         return cls(*ranks, str(device), context.clock, context.log, context.state_dir)
+
+    def apart(self, name: str) -> ExpertPlace:
+        """The same ranks at a place of their own, where that is a file: two of one kind would meet each other there."""
+        return replace(self, meet=f"{self.meet}-{name}") if self.meet.startswith("file:") else self
 
 
 def together(context: Context) -> bool:
