@@ -55,8 +55,14 @@ class Rows:
 
 
 def units_of(load: Ints) -> Ints:
-    """Tokens [layers, experts] in fractions that are as fine as a layer's sum allows."""
+    """Tokens [layers, experts] in fractions that are as fine as the largest sum of a layer allows."""
     return load << (BITS - int(load.sum(axis=1).max(initial=0)).bit_length())
+
+
+def own_units_of(load: Ints) -> Ints:
+    """The same, each layer's as fine as its own sum allows: no layer has to do with another."""
+    sums = load.sum(axis=1, keepdims=True).astype(np.float64)
+    return load << (BITS - np.frexp(sums)[1]).astype(np.int64)
 
 
 def counts(slots: npt.NDArray[np.integer], experts: int) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell_eplb.greedy import Ints, balanced_packing, replicate_experts
 from stepwell_eplb.relief import Held, relieve
-from stepwell_eplb.rows import Rows, units_of
+from stepwell_eplb.rows import Rows, own_units_of
 from stepwell_eplb.swaps import part_twins, polish
 
 ENOUGH = 200
@@ -38,7 +38,7 @@ def solve(load: Ints, shape: Shape, *, twins: bool = False) -> Ints:
     which allows that, leaves it.
     """
     members = _deal(load, shape)
-    units = np.take_along_axis(units_of(load).repeat(shape.nodes, axis=0), members, axis=1)
+    units = np.take_along_axis(own_units_of(load).repeat(shape.nodes, axis=0), members, axis=1)
     tokens = np.take_along_axis(load.repeat(shape.nodes, axis=0), members, axis=1)
     placed = solve_rows(tokens, units, shape.slots // shape.nodes, shape.ranks // shape.nodes, twins=twins)
     experts = np.take_along_axis(members, placed.reshape(len(members), -1), axis=1)

@@ -18,21 +18,21 @@ def polish(rows: Rows, goal: Ints, rounds: int, partners: int) -> None:
     A row is done when its hottest rank is down to its goal, when no trade helps, or after so many rounds.
     """
     active = np.flatnonzero(rows.worst > goal)
-    some = rows.taken(active)
+    some, wanted = rows.taken(active), np.ones(len(active), dtype=np.bool_)
     for _ in range(rounds):
         if not len(active):
             return
-        traded = _trade(some, partners)
-        left = np.flatnonzero(traded & (some.worst > goal[active]))
-        # Rows that are done cost little and may as well go on; to leave them behind is to copy the others.
+        wanted &= _trade(some, partners, wanted) & (some.worst > goal[active])
+        # To leave rows behind is to copy the others, so they are left behind by the half.
+        left = np.flatnonzero(wanted)
         if 2 * len(left) <= len(active):
             rows.put(active, some)
-            active, some = active[left], some.taken(left)
+            active, some, wanted = active[left], some.taken(left), wanted[left]
     rows.put(active, some)
 
 
-def _trade(rows: Rows, partners: int) -> npt.NDArray[np.bool_]:
-    """Carry out the best trade of each row; whether there was one."""
+def _trade(rows: Rows, partners: int, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Carry out the best trade of each row that is wanted to; whether there was one."""
     count, ranks, slots = rows.experts.shape
     every = np.arange(count)
     hot = rows.loads.argmax(axis=1)
@@ -50,7 +50,7 @@ def _trade(rows: Rows, partners: int) -> npt.NDArray[np.bool_]:
     best = gain.reshape(count, -1).argmax(axis=1)
     i, k, j = np.unravel_index(best, by_rank.shape[1:])
     # A share is rounded down: only a gain beyond what that can amount to is one.
-    done = gain[every, i, k, j] > 2 * slots
+    done = wanted & (gain[every, i, k, j] > 2 * slots)
     at = np.flatnonzero(done)
     _exchange(rows, at, hot[at], i[at], cold[at, k[at]], j[at])
     return done
