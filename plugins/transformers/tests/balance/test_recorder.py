@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepwell import Placement
-from stepwell_transformers.balance import Recorder, Trigger, TriggerSettings, count, utilisation
+from stepwell_transformers.balance import Recorder, Trigger, TriggerSettings, utilisation
 
 
 def even(layers, ranks, slots, experts):
@@ -44,14 +44,6 @@ def test_what_cannot_be_a_count_is_refused_and_nothing_is_counted():
         with pytest.raises(ValueError, match="count"):
             recorder.add(wrong)
     assert not recorder.load().any() and recorder.passes == 0
-
-
-def test_b103_padding_counts_nothing():
-    experts = np.array([[0, 1], [0, 2], [1, 1], [0, -1]])
-    real = np.array([True, True, False, True])
-    assert count(experts, 3, real).tolist() == [3, 1, 1]
-    assert count(experts, 3).tolist() == [3, 3, 1]
-    assert count(experts[:0], 3).tolist() == [0, 0, 0]
 
 
 def test_utilisation_is_what_ranks_do_over_what_the_hottest_does():

@@ -51,9 +51,3 @@ class Recorder:
     def load(self) -> ExpertLoad:
         """[layers, experts]: whole tokens, 0 or more. Equal on ranks that added equal counts."""
         return np.rint(self._sums).astype(np.int64)
-
-
-def count(experts: npt.NDArray[np.integer], number: int, real: npt.NDArray[np.bool_] | None = None) -> Counts:
-    """[number]: how often each is among `experts` [tokens, top_k]; -1 and tokens that are not `real` count nothing."""
-    chosen = experts if real is None else experts[real]
-    return np.bincount(chosen[chosen >= 0].astype(np.int64), minlength=number)
