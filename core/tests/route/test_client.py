@@ -21,6 +21,7 @@ from stepwell.engine.messages import Hello, KvEvents, KvRun, Output, Pulse, kv_e
 from stepwell.plugins import load
 from stepwell.route import client as routed
 from stepwell.route.client import RoutedClient
+from stepwell.route.merge import pulse_of
 from stepwell.schedule.request import Request
 from stepwell.types import DIGEST_BYTES, TAG_BYTES, Sampling, Tier
 
@@ -182,3 +183,8 @@ def test_what_a_member_tells_that_makes_no_sense_is_counted_and_all_it_told_forg
 
 
 def _nothing(message: KvEvents) -> None: ...
+
+
+def test_shares_and_worsts_of_replicas_are_no_sums() -> None:
+    pulses = [Pulse(1, 0, 0, {"a_used": used, "a_worst": worst, "a": 1.0}) for used, worst in ((0.5, 2.0), (0.9, 3.0))]
+    assert pulse_of(pulses).values == {"a_used": 0.5, "a_worst": 3.0, "a": 2.0}

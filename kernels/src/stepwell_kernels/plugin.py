@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepwell import Capability, Check, Context, Dispatcher, Offer, hookimpl
+from stepwell_kernels.dispatch.apart import Apart
 from stepwell_kernels.dispatch.config import AutoConfig, CollectiveConfig, LowLatencyConfig, SlowedConfig
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ def _low_latency(config: LowLatencyConfig, context: Context) -> Dispatcher[torch
 def _auto(config: AutoConfig, context: Context) -> Dispatcher[torch.Tensor]:
     from stepwell_kernels.dispatch.auto import Auto
 
-    return Auto(config.normal.make(context), config.low_latency.make(context))
+    return Auto(config.normal.make(Apart(context, "normal")), config.low_latency.make(Apart(context, "low")))
 
 
 def _slowed(config: SlowedConfig, context: Context) -> Dispatcher[torch.Tensor]:
     from stepwell_kernels.dispatch.slowed import Slowed
 
-    return Slowed(config.inner.make(context), context.rank, context.world, config.gb_per_s, config.latency_us)
+    return Slowed(
+        config.inner.make(Apart(context, "inner")), context.rank, context.world, config.gb_per_s, config.latency_us
+    )
 
 
 @hookimpl

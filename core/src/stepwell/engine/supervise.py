@@ -192,10 +192,13 @@ class Supervisor:
                 self._look_after(running)
 
     def stop(self) -> None:
-        """End all children, the last started first: ask, wait for `grace_s` over all, kill."""
+        """End all children, the last started first, those beside each other at once: ask, wait for `grace_s`, kill."""
         deadline = self._clock() + self._grace_s
+        for running in self._running:
+            if running.child.beside and running.process.poll() is None:
+                running.process.terminate()
         for running in reversed(self._running):
-            if running.process.poll() is None:
+            if not running.child.beside and running.process.poll() is None:
                 running.process.terminate()
             while running.process.poll() is None and self._clock() < deadline and not self._hurry:
                 self._sleep(0.05)

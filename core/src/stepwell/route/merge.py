@@ -36,12 +36,19 @@ def _one(name: str, values: Sequence[object]) -> object:
     return told[0] if all(value == told[0] for value in told) else None
 
 
+LEAST, MOST = ("_used",), ("_worst",)
+"""Ends of names of what is no sum: shares, of which the least counts, and the worst of something."""
+
+
 def pulse_of(pulses: Sequence[Pulse]) -> Pulse:
     """One sign of life for all."""
     values: dict[str, float] = {}
     for name, value in merged([pulse.values for pulse in pulses]).items():
         assert isinstance(value, int | float)
         values[name] = float(value)
+        each = [pulse.values[name] for pulse in pulses if name in pulse.values]
+        if name.endswith(LEAST + MOST):
+            values[name] = max(each) if name.endswith(MOST) else min(each)
     return Pulse(
         ticks=sum(pulse.ticks for pulse in pulses),
         running=sum(pulse.running for pulse in pulses),

@@ -21,6 +21,7 @@ from stepwell_kernels.bench.dispatch_rank import Asked, Batches, Found
 from stepwell_kernels.bench.report import about, progress, show
 
 PATIENCE_S = 300.0
+MOST_BYTES = 32 << 30
 COLUMNS = {
     "backend": "backend",
     "format": "format",
@@ -84,8 +85,20 @@ def chosen(names: Sequence[str], config: Config) -> list[str]:
     return list(names)
 
 
+def check(place: Where, wanted: Batches) -> None:
+    """ConfigError where such batches cannot be."""
+    if wanted.experts % place.ranks:
+        raise ConfigError(f"--experts: {wanted.experts} do not spread evenly over {place.ranks} ranks")
+    if wanted.top_k >= wanted.experts:
+        raise ConfigError(f"--top-k: {wanted.top_k} experts of a token are not fewer than --experts {wanted.experts}")
+    nbytes = max(wanted.lengths) * wanted.hidden * 4
+    if nbytes > MOST_BYTES:
+        raise ConfigError(f"--tokens, --hidden: {nbytes / 2**30:.0f} GiB of tokens a rank are more than can be meant")
+
+
 def run(backends: Sequence[str], place: Where, wanted: Batches, as_json: bool) -> None:
-    """Measure and print. StepwellError in the end where a backend failed."""
+    """Measure and print. ConfigError for batches that cannot be, StepwellError in the end where a backend failed."""
+    check(place, wanted)
     rows: list[dict[str, object]] = []
     failed: dict[str, str] = {}
     for backend in backends:

@@ -33,8 +33,10 @@ class TorchGroup(Group):
 
         Returns once every rank is there; raises if one is not within `timeout_s`. A collective that takes longer ends
         in an error too: on the CPU by an exception, on CUDA by NCCL's watchdog, which ends the process. Groups of the
-        same ranks at one place have each a `name`.
+        same ranks at one place have each a `name`, to which a `#fragment` of the place belongs.
         """
+        meet, _, apart = meet.partition("#")
+        name = f"{name}-{apart.replace('#', '-')}" if apart else name
         device, patience = torch.device(device), timedelta(seconds=timeout_s)
         store, _, _ = next(distributed.rendezvous(_place(meet, name), rank, world, timeout=patience))
         store.set_timeout(patience)

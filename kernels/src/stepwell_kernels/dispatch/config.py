@@ -56,10 +56,14 @@ class SlowedConfig:
 
     def __post_init__(self) -> None:
         _positive("gb_per_s", self.gb_per_s)
-        if self.latency_us < 0:
-            raise ValueError(f"latency_us: {self.latency_us:g} is below zero")
+        if not 0 <= self.latency_us < MOST:
+            raise ValueError(f"latency_us: {self.latency_us:g} is not between 0 and {MOST:g}")
+
+
+MOST = 1e9
+"""What no setting reaches."""
 
 
 def _positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{name}: {value:g} is not above zero")
+    if not 0 < value < MOST:
+        raise ValueError(f"{name}: {value:g} is not between 0 and {MOST:g}")

@@ -70,6 +70,8 @@ def topology_of(
         raise ConfigError(f"--slots {slots} and --redundant {redundant} disagree for {experts} experts; give one")
     total = slots if slots is not None else experts + (redundant or 0)
     if total % ranks:
+        if total < experts:
+            raise ConfigError(f"{total} slots are fewer than {experts} experts, each of which needs one")
         more = -total % ranks + total - experts
         raise ConfigError(f"{total} slots do not divide over {ranks} ranks; --redundant {more} would")
     topology = Topology(ranks, total // ranks, nodes, groups)

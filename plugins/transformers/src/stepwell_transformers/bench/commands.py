@@ -257,6 +257,8 @@ def twobatch(
     """
     from stepwell_transformers.bench import twobatch as bench
 
+    if any(ratio != ratio for ratio in ratios):
+        raise click.BadParameter("nan is no ratio", param_hint="--ratio")
     name = model or (TINY_EXPERTS if device == "cpu" else LARGE_EXPERTS)
     what = setup(name, device, page_size, rounds or 3, sets)
     chosen = bool(prefill or rows)

@@ -45,8 +45,8 @@ class ExpertPlace:
         return cls(*ranks, str(device), context.clock, context.log, context.state_dir)
 
     def apart(self, name: str) -> ExpertPlace:
-        """The same ranks at a place of their own, where that is a file: two of one kind would meet each other there."""
-        return replace(self, meet=f"{self.meet}-{name}") if self.meet.startswith("file:") else self
+        """The same ranks at a place of their own: two dispatchers of one kind would meet each other at the same."""
+        return replace(self, meet=f"{self.meet}#{name}") if self.meet else self
 
 
 def together(context: Context) -> bool:

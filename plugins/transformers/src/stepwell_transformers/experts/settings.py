@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from stepwell_transformers.balance import TriggerSettings
 
+MOST_SPARE = 4096
+"""More than any model has experts in a layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSettings:
@@ -26,8 +29,8 @@ class ExpertsSettings:
     trigger: TriggerSettings = field(default_factory=TriggerSettings)
 
     def __post_init__(self) -> None:
-        if self.spare < 0:
-            raise ValueError(f"spare: {self.spare} is less than 0")
+        if not 0 <= self.spare <= MOST_SPARE:
+            raise ValueError(f"spare: {self.spare} is not between 0 and {MOST_SPARE}")
         for name in ("look_every", "layers", "vote_every", "deadline"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}: {value} is less than 1")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from stepwell_transformers.experts.place import ExpertPlace
     from stepwell_transformers.experts.settings import ExpertsSettings
 
-PATIENCE_S = 600.0
-"""Longer than a batch of weights takes to come, and than any rank does without a step."""
+VOTES_S, CARRIED_S = 60.0, 120.0
+"""Longer than a rank is behind another at a vote, and than a batch of weights takes to come."""
 
 
 def rebalancing_of(
@@ -45,8 +45,8 @@ def rebalancing_of(
     planner = Planner(balancer.make(place), topology, recorder, Trigger(settings.trigger), settings.layers)
     with ExitStack() as undo:
         met = []
-        for name in ("votes", "experts"):
-            met.append(TorchGroup.join(place.meet, place.rank, place.world, "cpu", PATIENCE_S, name=name))
+        for name, patience_s in (("votes", VOTES_S), ("experts", CARRIED_S)):
+            met.append(TorchGroup.join(place.meet, place.rank, place.world, "cpu", patience_s, name=name))
             undo.callback(met[-1].close)
         votes, carrier = met
         undo.pop_all()

@@ -59,6 +59,8 @@ class Rebalancing:
         self._sums, self._beside = sums, beside
         self._steps = self._number = self._passes = 0
         self._waited = 0.0
+        self._broken = self._over = False
+        """Whether weights could not be carried here, and whether that was so on some rank."""
         self._aside: Aside[Planned | Sequence[Stages]] = Aside("stepwell-balance")
         self._cycle: Cycle | None = None
         self._plan: Planned | None = None
@@ -100,8 +102,14 @@ class Rebalancing:
 
     def _look(self) -> None:
         """Plan beside the steps, unless some rank still works on what was dropped."""
+        if self._over:
+            return
         self._hear(None)
-        if not self._least(int(not self._aside.busy))[0]:
+        free, whole = self._least(int(not self._aside.busy), int(not self._broken))
+        if not whole:
+            self._over = True
+            self._log.error("experts keep their places from here on, since weights cannot be carried between ranks")
+        if not free or not whole:
             return
         counts, passes, current = self._experts.drain_counts(), self._passes, Placement(self._experts.placement)
         last, self._last, self._passes = self._last, None, 0
@@ -126,6 +134,7 @@ class Rebalancing:
             found = self._aside.result()
         except Exception as error:
             self._log.warning("experts stay where they are: %s: %s", type(error).__name__, error)
+            self._broken = self._broken or bool(self._batch)
             if cycle is not None:
                 cycle.failed()
             return

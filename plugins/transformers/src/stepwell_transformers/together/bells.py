@@ -45,8 +45,10 @@ class Bells:
         """Hear no more. Idempotent."""
         if self._thread is not None:
             with suppress(OSError):
+                self._caller.setblocking(True)
+                self._caller.settimeout(self._patience_s)
                 self._caller.sendto(LAST, str(self._paths[self._group]))
-                self._thread.join(self._patience_s)
+            self._thread.join(self._patience_s)
             self._thread = None
         self._socket.close()
         self._caller.close()

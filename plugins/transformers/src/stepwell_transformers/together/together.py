@@ -17,7 +17,7 @@ from stepwell_transformers.twobatch.decide import Size
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
 """Longer than any step, and than what one group takes longer than another to get ready."""
 
 
