@@ -35,6 +35,7 @@ except ModuleNotFoundError:
     subprocess.check_call([PYTHON, "-m", "pip", "install", "--quiet", "nox>=2025.2.9"])
     os.execv(PYTHON, [str(PYTHON), str(Path(__file__).resolve()), *sys.argv[1:]])
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of processes compiles what it imports
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
