@@ -69,12 +69,12 @@ class Rebalancing:
         self._batches: list[Sequence[LayerMoves]] = []
         self._batch: Sequence[LayerMoves] = ()
         self._stages: Sequence[Stages] = ()
-        self._counted = dict.fromkeys(COUNTED, 0.0) | {"used": 1.0}
+        self._counted = dict.fromkeys(COUNTED, 0.0)
         experts.drain_counts()  # what was tried out
 
     def values(self) -> Mapping[str, float]:
         """Numbers for operators."""
-        return {f"experts_{name}": value for name, value in self._counted.items()}
+        return {f"experts_{name}": value for name, value in list(self._counted.items())}
 
     def between(self) -> None:
         """A step is about to begin."""
