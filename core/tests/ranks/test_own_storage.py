@@ -112,9 +112,11 @@ def test_what_one_rank_cannot_read_is_missing_on_all(stored: Stored) -> None:
 
 def test_a_rank_that_answers_late_is_not_waited_for_and_keeps_its_pages(stored: Stored) -> None:
     one = stored("hang", after=12, tiers__timeout_s=0.1, tiers__breaker_s=0.1)
-    ask(one, 1, 2)
-    settled(one)
-    assert one.engine.control("storage")["counters"]["late"]
+    until = time.monotonic() + 10
+    while not one.engine.control("storage")["counters"]["late"]:
+        assert time.monotonic() < until, "no call was late"
+        ask(one, 1)
+        settled(one)
 
 
 def test_a_rank_whose_storage_fails_altogether_costs_the_hits_of_all(stored: Stored) -> None:
