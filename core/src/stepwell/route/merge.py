@@ -36,7 +36,7 @@ def _one(name: str, values: Sequence[object]) -> object:
     return told[0] if all(value == told[0] for value in told) else None
 
 
-LEAST, MOST = ("_used",), ("_worst",)
+SHARES, WORSTS = ("_used",), ("_worst",)
 """Ends of names of what is no sum: shares, of which the least counts, and the worst of something."""
 
 
@@ -47,8 +47,8 @@ def pulse_of(pulses: Sequence[Pulse]) -> Pulse:
         assert isinstance(value, int | float)
         values[name] = float(value)
         each = [pulse.values[name] for pulse in pulses if name in pulse.values]
-        if name.endswith(LEAST + MOST):
-            values[name] = max(each) if name.endswith(MOST) else min(each)
+        if name.endswith(SHARES + WORSTS):
+            values[name] = max(each) if name.endswith(WORSTS) else min(each)
     return Pulse(
         ticks=sum(pulse.ticks for pulse in pulses),
         running=sum(pulse.running for pulse in pulses),
