@@ -10,9 +10,9 @@ from stepwell.engine.messages import ATTACHED, Hello, Pulse
 from stepwell.engine.stats import Told
 from stepwell.engine.tally import Waits
 
-LARGEST = frozenset({"passes_worst"})
-LEAST = frozenset({ATTACHED})
-"""Numbers that are no counts."""
+LARGEST = ("_worst",)
+LEAST = (ATTACHED, "_used")
+"""How names of numbers end that are no counts: the worst of something; whether all have it, and shares."""
 
 
 def merged(answers: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -27,7 +27,7 @@ def _one(name: str, values: Sequence[object]) -> object:
         return merged([value for value in values if isinstance(value, Mapping)])
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values):
-        return max(numbers) if name in LARGEST else min(numbers) if name in LEAST else sum(numbers)
+        return max(numbers) if name.endswith(LARGEST) else min(numbers) if name.endswith(LEAST) else sum(numbers)
     if all(isinstance(value, bool) for value in values):
         return all(values)
     told = [value for value in values if value] or values
@@ -36,19 +36,12 @@ def _one(name: str, values: Sequence[object]) -> object:
     return told[0] if all(value == told[0] for value in told) else None
 
 
-SHARES, WORSTS = ("_used",), ("_worst",)
-"""Ends of names of what is no sum: shares, of which the least counts, and the worst of something."""
-
-
 def pulse_of(pulses: Sequence[Pulse]) -> Pulse:
     """One sign of life for all."""
     values: dict[str, float] = {}
     for name, value in merged([pulse.values for pulse in pulses]).items():
         assert isinstance(value, int | float)
         values[name] = float(value)
-        each = [pulse.values[name] for pulse in pulses if name in pulse.values]
-        if name.endswith(SHARES + WORSTS):
-            values[name] = max(each) if name.endswith(WORSTS) else min(each)
     return Pulse(
         ticks=sum(pulse.ticks for pulse in pulses),
         running=sum(pulse.running for pulse in pulses),

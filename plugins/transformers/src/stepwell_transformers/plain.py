@@ -42,7 +42,7 @@ class PlainExecutor(Executor):
         self._hosts: Sequence[HostPages] = []
         self._slots: dict[int, Slot] = {}
         self._company = company or Company()
-        self._plans: Inbox[Flight] = self._company.inbox(Flight, self._idle)
+        self._plans: Inbox[Flight] = self._company.inbox(self._idle)
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
         self._worker.start()
 

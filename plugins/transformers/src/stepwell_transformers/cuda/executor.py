@@ -61,7 +61,7 @@ class CudaExecutor(Executor):
         self._transfers = Transfers(compute.model.seats, lanes, log)
         self._saved: deque[dict[int, tuple[bool, ...]]] = deque()
         self._company = company or Company()
-        self._plans: Inbox[CudaFlight] = self._company.inbox(CudaFlight, self._idle)
+        self._plans: Inbox[CudaFlight] = self._company.inbox(self._idle)
         self._steps, self._saves = Lander("stepwell-results", wake), Lander("stepwell-saves", wake)
         self._worker = threading.Thread(target=self._work, name="stepwell-steps", daemon=True)
         self._worker.start()

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from stepwell import Capability, ConfigError, Dispatcher, Exchange, Part, Traffic
-from stepwell_transformers.experts.place import ExpertPlace
+from stepwell import Capability, ConfigError, Context, Dispatcher, Exchange, Part, Traffic
+from stepwell_kernels.dispatch.apart import Apart
 
 T = TypeVar("T")
 Choice = Part[Dispatcher[Any]]
@@ -19,13 +19,13 @@ Choice = Part[Dispatcher[Any]]
 class Dispatchers:
     """Opened together, picked from once a step, closed together."""
 
-    def __init__(self, normal: Choice, decode: Choice | None, place: ExpertPlace) -> None:
+    def __init__(self, normal: Choice, decode: Choice | None, place: Context) -> None:
         """ConfigError where one cannot be had. `decode`: None for the same."""
         self._parts = {"dispatch": normal} if decode is None else {"dispatch": normal, "decode_dispatch": decode}
         self._made: dict[str, Dispatcher[torch.Tensor]] = {}
         self._most: dict[str, int] = {}
         for setting, part in self._parts.items():
-            self._made[setting] = self._blamed(setting, partial(part.make, place.apart(setting)))
+            self._made[setting] = self._blamed(setting, partial(part.make, Apart(place, setting)))
 
     def open(self, traffic: Traffic, decodes: int) -> None:
         """`traffic` is the largest of any step; one of decodes alone is expected to have `decodes` tokens a rank."""

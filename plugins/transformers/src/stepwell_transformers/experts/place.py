@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -43,10 +43,6 @@ class ExpertPlace:
                 )
             ranks = context.group, context.groups, context.commons
         return cls(*ranks, str(device), context.clock, context.log, context.state_dir)
-
-    def apart(self, name: str) -> ExpertPlace:
-        """The same ranks at a place of their own: two dispatchers of one kind would meet each other at the same."""
-        return replace(self, meet=f"{self.meet}#{name}") if self.meet else self
 
 
 def together(context: Context) -> bool:

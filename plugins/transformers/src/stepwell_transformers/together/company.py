@@ -28,7 +28,7 @@ class Company:
         """Whether steps are this runner's own."""
         return self._together is None
 
-    def inbox(self, kind: type[T], idle: Callable[[Size], None]) -> Inbox[T]:
+    def inbox(self, idle: Callable[[Size], None]) -> Inbox[T]:
         """A queue of steps; `idle` takes part in one that other groups have called this one into."""
         if self._together is None:
             return Inbox()
@@ -37,7 +37,7 @@ class Company:
             self._between()
             idle(size)
 
-        return self._together.inbox(kind, take_part)
+        return self._together.inbox(take_part)
 
     def before(self, own: Size) -> Size:
         """A step begins; what it is of all that compute it. PeerLost where one of them is gone."""

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from stepwell import PeerLost
 from stepwell_kernels.collective import Group
+from stepwell_transformers.load import line
 
 
 class Caller(Protocol):
@@ -60,11 +61,7 @@ class Rounds:
         try:
             least, most, prompts, ending = self._group.least(tokens, -tokens, -int(prefill), int(self.ending))
         except RuntimeError as error:
-            raise PeerLost(f"another group is gone or does not answer ({_line(error)})") from error
+            raise PeerLost(f"another group is gone or does not answer ({line(error)})") from error
         self.next += 1
         self.over = bool(ending)
         return Agreed(least, -most, prompts < 0, bool(ending))
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -33,7 +33,7 @@ class Together:
         self._rounds = Rounds(self._group, self._bells)
         log.info("group %d of %d computes steps together with the others", context.group, context.groups)
 
-    def inbox(self, kind: type[T], idle: Callable[[Size], None]) -> Inbox[T]:
+    def inbox(self, idle: Callable[[Size], None]) -> Inbox[T]:
         """A queue of steps in which calls of other groups come, too; `idle` takes part in a step that is theirs."""
 
         def take_part(call: bool) -> None:
