@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +15,9 @@ from stepwell import ConfigError, StepwellError
 from stepwell.coerce import parts_of
 from stepwell.config import Config
 from stepwell_kernels.bench.dispatch_rank import Asked, Batches, Found
+from stepwell_kernels.bench.processes import outputs
 from stepwell_kernels.bench.report import about, progress, show
 
-PATIENCE_S = 300.0
 MOST_BYTES = 32 << 30
 COLUMNS = {
     "backend": "backend",
@@ -121,36 +118,9 @@ def _measured(backend: str, place: Where, wanted: Batches) -> list[list[Found]]:
             Asked(backend, place.device, rank, place.ranks, (Path(folder) / "meet").as_uri(), wanted)
             for rank in range(place.ranks)
         ]
-        outputs = [Path(folder) / f"rank-{one.rank}" for one in asked]
-        _started(asked, outputs)
-        found = [msgspec.json.decode(output.read_bytes(), type=list[Found]) for output in outputs]
+        said = outputs("stepwell_kernels.bench.dispatch_rank", asked, Path(folder))
+        found = [msgspec.json.decode(text, type=list[Found]) for text in said]
     return [list(ranks) for ranks in zip(*found, strict=True)]
-
-
-def _started(asked: Sequence[Asked], outputs: Sequence[Path]) -> None:
-    """Ranks as processes until all have ended; none is left."""
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for one, output in zip(asked, outputs, strict=True):
-            command = [sys.executable, "-m", "stepwell_kernels.bench.dispatch_rank", msgspec.json.encode(one).decode()]
-            with output.open("wb") as file:
-                processes.append(subprocess.Popen(command, stdout=file))
-        _wait(processes)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while None in (codes := [process.poll() for process in processes]) or any(codes):
-        for rank, code in enumerate(codes):
-            if code:
-                raise StepwellError(f"rank {rank} ended with status {code}; what it said is above")
-        if time.monotonic() > deadline:
-            raise StepwellError(f"ranks did not end within {PATIENCE_S:.0f} s")
-        time.sleep(0.05)
 
 
 def row_of(backend: str, ranks: Sequence[Found]) -> dict[str, object]:

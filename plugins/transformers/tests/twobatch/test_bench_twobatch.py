@@ -32,7 +32,7 @@ def test_two_ranks(monkeypatch, experts_model):
         import msgspec
 
         with ThreadPoolExecutor(len(asked)) as pool:
-            return msgspec.json.encode(next(iter(pool.map(twobatch_rank.main, asked))))
+            return [msgspec.json.encode(found) for found in pool.map(twobatch_rank.main, asked)]
 
     monkeypatch.setattr(twobatch, "outputs", outputs)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)

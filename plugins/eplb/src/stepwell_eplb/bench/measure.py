@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell import Placement, Topology
 from stepwell_eplb.bench.published import rebalance
-from stepwell_eplb.cli.options import Alone
+from stepwell_eplb.cli.options import alone
 from stepwell_eplb.cli.quality import unevenness
 from stepwell_eplb.deepseek import Deepseek, DeepseekConfig
 from stepwell_eplb.draw import SORTS, draw, drifted
@@ -90,7 +90,7 @@ def repair(sort: str, seed: int, layers: int, experts: int, slots: int, ranks: i
     before = _deepseek().place(load, topology, None)
     later = drifted(load, seed + 1)
     begin = time.process_time()
-    after = Incremental(IncrementalConfig(), Alone("incremental")).place(later, topology, before)
+    after = Incremental(IncrementalConfig(), alone("incremental")).place(later, topology, before)
     ms = (time.process_time() - begin) * 1e3
     anew = _deepseek().place(later, topology, before)
     stale, now, best = (unevenness(later, placement, ranks) for placement in (before, after, anew))
@@ -105,7 +105,7 @@ def sorts() -> tuple[str, ...]:
 
 
 def _deepseek() -> Deepseek:
-    return Deepseek(DeepseekConfig(), Alone("deepseek"))
+    return Deepseek(DeepseekConfig(), alone("deepseek"))
 
 
 def _ms(work: Callable[[], object]) -> float:

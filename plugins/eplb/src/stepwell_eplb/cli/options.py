@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from stepwell import Balancer, ConfigError, Placement, Topology
 from stepwell.cli.options import Number, read_config
+from stepwell.engine.making import Place
 from stepwell_eplb.check import check_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,25 +40,9 @@ def place_options(command: F) -> F:
     return command
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+def alone(name: str) -> Place:
     """What a balancer is made with where no engine is."""
-
-    name: str
-    rank: int = 0
-    world: int = 1
-    meet: str = ""
-    group: int = 0
-    groups: int = 1
-    commons: str = ""
-    device: str = "cpu"
-    clock: Callable[[], float] = time.monotonic
-    log: logging.Logger = field(default_factory=lambda: logging.getLogger("stepwell.eplb"))
-
-    @property
-    def state_dir(self) -> Path:
-        """A new folder."""
-        return Path(tempfile.mkdtemp(prefix="stepwell-"))
+    return Place(name, "cpu", lambda: Path(tempfile.mkdtemp(prefix="stepwell-")))
 
 
 def topology_of(
@@ -88,7 +71,7 @@ def balancer_of(name: str, budget: float | None, target: float | None) -> Balanc
     unknown = sorted(set(given) - {one.name for one in fields(offer.config)})
     if unknown:
         raise ConfigError(f"--{unknown[0]}: {name} has no such setting; --balancer incremental has")
-    made: Balancer = offer.make(offer.config(**given), Alone(name))
+    made: Balancer = offer.make(offer.config(**given), alone(name))
     return made
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from stepwell import ConfigError
+from stepwell_kernels.bench.processes import outputs
 from stepwell_transformers.bench.options import Setup
-from stepwell_transformers.bench.processes import outputs
 from stepwell_transformers.bench.report import about, ms, progress, show
 from stepwell_transformers.bench.spread_rank import Asked, Found
 
@@ -150,4 +150,5 @@ def _measured(setup: Setup, wanted: Wanted, ranks: int, one_shot: bool, folder: 
 
 def started(asked: Sequence[Asked], folder: Path) -> Found:
     """Ranks as processes; what the first has found."""
-    return msgspec.json.decode(outputs("stepwell_transformers.bench.spread_rank", asked, folder), type=Found)
+    first, *_ = outputs("stepwell_transformers.bench.spread_rank", asked, folder)
+    return msgspec.json.decode(first, type=Found)

@@ -15,8 +15,8 @@ import msgspec
 import torch
 
 from stepwell import ConfigError
+from stepwell_kernels.bench.processes import outputs
 from stepwell_transformers.bench.options import Setup
-from stepwell_transformers.bench.processes import outputs
 from stepwell_transformers.bench.rated import named
 from stepwell_transformers.bench.report import about, ms, progress, show
 from stepwell_transformers.bench.twobatch_rank import Asked, Timed
@@ -82,8 +82,8 @@ def measured(setup: Setup, wanted: Wanted, folder: Path) -> list[Timed]:
         )
         for rank in range(wanted.ranks)
     ]
-    found = outputs("stepwell_transformers.bench.twobatch_rank", asked, folder)
-    return msgspec.json.decode(found, type=list[Timed])
+    first, *_ = outputs("stepwell_transformers.bench.twobatch_rank", asked, folder)
+    return msgspec.json.decode(first, type=list[Timed])
 
 
 def figures(found: Timed) -> dict[str, Any]:

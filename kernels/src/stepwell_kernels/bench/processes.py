@@ -14,6 +14,7 @@ import msgspec
 from stepwell import StepwellError
 
 PATIENCE_S = 900.0
+"""Longer than any bench of ranks takes."""
 
 
 class Ranked(Protocol):
@@ -23,8 +24,8 @@ class Ranked(Protocol):
     def rank(self) -> int: ...
 
 
-def outputs(module: str, asked: Sequence[Ranked], folder: Path) -> bytes:
-    """What the first rank prints of `python -m module ASKED`, once all have ended well. None is left."""
+def outputs(module: str, asked: Sequence[Ranked], folder: Path) -> list[bytes]:
+    """What each rank prints of `python -m module ASKED`, once all have ended well. None is left."""
     files = [folder / f"rank-{one.rank}" for one in asked]
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -37,7 +38,7 @@ def outputs(module: str, asked: Sequence[Ranked], folder: Path) -> bytes:
         for process in processes:
             process.kill()
             process.wait()
-    return files[0].read_bytes()
+    return [path.read_bytes() for path in files]
 
 
 def _wait(started: Sequence[subprocess.Popen[bytes]]) -> None:
